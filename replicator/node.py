@@ -18,9 +18,9 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 from replicator.config import Address, Config, PeerAddress, UserSource, WhenFull
 from replicator.errors import DataError, DiskFullError, UnavailableError
 from replicator.http.access import Access
-from replicator.http.destinations import Destinations
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices, MailServers
+from replicator.http.tasks.destinations import Destinations
 from replicator.http.tokens import Tokens
 from replicator.imap.header_cache import HeaderCache
 from replicator.imap.matching.message_reader import Parsing
@@ -45,10 +45,9 @@ from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
 from replicator.replication.writes.quotas import Quotas
 from replicator.runtime.addresses import client_address
-from replicator.runtime.disk_room import disk_rooms
 from replicator.runtime.environment import Environment
-from replicator.runtime.file_modes import PRIVATE_DIRECTORY, exposed_directory, exposed_file, umask_for
-from replicator.runtime.loop_watch import LoopWatch
+from replicator.runtime.files.disk_room import disk_rooms
+from replicator.runtime.files.file_modes import PRIVATE_DIRECTORY, exposed_directory, exposed_file, umask_for
 from replicator.runtime.metrics import (
     HttpMetrics,
     ImapMetrics,
@@ -60,7 +59,8 @@ from replicator.runtime.metrics import (
     ReplicationMetrics,
 )
 from replicator.runtime.objects import ObjectStore
-from replicator.runtime.service_manager import ServiceManager
+from replicator.runtime.process.loop_watch import LoopWatch
+from replicator.runtime.process.service_manager import ServiceManager
 from replicator.store.attachments.disk import DiskFiles
 from replicator.store.attachments.files import Files
 from replicator.store.checkpoints.archive import Archive

@@ -15,7 +15,7 @@ from replicator.errors import ConfigError
 from replicator.network.certificates import Certificates
 from replicator.oauth import ProviderKeys
 from replicator.runtime.environment import Environment
-from replicator.runtime.service_manager import ServiceManager
+from replicator.runtime.process.service_manager import ServiceManager
 from replicator.status import CertificateStatus
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from replicator.runtime.disk_room import DiskRoom
+from replicator.runtime.files.disk_room import DiskRoom
 
 CheckpointOutcome: TypeAlias = Literal["written", "unchanged", "waiting", "running"]
 

@@ -25,7 +25,7 @@ from replicator.errors import MailError
 from replicator.mail.annotations import USER_TABLE
 from replicator.mail.mailstore import MailStore
 from replicator.runtime.environment import ThreadRunner, run_in_thread
-from replicator.runtime.line_files import write_lines
+from replicator.runtime.files.line_files import write_lines
 from replicator.runtime.signals import Signal
 from replicator.store.db.transaction import Commit
 from replicator.users import UserExistsError, UserUnknownError, folded

@@ -15,7 +15,7 @@ from replicator import user_table
 from replicator.config import WhenShort
 from replicator.errors import DurabilityError, InvalidNameError, UsersUnavailableError
 from replicator.mail.annotations import USER_TABLE
-from replicator.runtime.line_files import write_lines
+from replicator.runtime.files.line_files import write_lines
 from replicator.user_table import HEAD, LINE, ClusterUsers
 from replicator.users import UserDirectory, UserExistsError, UserUnknownError
 from replicator.users.passwd_file import SECRET

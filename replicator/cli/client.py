@@ -24,7 +24,7 @@ import msgpack
 from protocol.units import MIB
 from replicator.cli.documents import parsed
 from replicator.cli.target import AUTHORITIES_VARIABLE, CommandError, NodeUrl
-from replicator.runtime.disk_room import DiskRoom
+from replicator.runtime.files.disk_room import DiskRoom
 from replicator.status import (
     CertificateStatus,
     CheckpointResult,

@@ -45,8 +45,8 @@ from replicator.http.proxy_routes import PROXY_ROUTES
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
 from replicator.http.story_routes import STORY_ROUTES
-from replicator.http.task_routes import TASK_ROUTES
-from replicator.http.user_routes import USER_ROUTES
+from replicator.http.tasks.routes import TASK_ROUTES
+from replicator.http.users.routes import USER_ROUTES
 from replicator.mail.flags import settable_in
 from replicator.mail.mailstore import INBOX, Folder, NewMessage, SavedMessage, canonical_name
 from replicator.runtime.metrics import exposition

@@ -23,7 +23,7 @@ from replicator.http.message import ProblemError, Request, Response
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices, MailServers
 from replicator.runtime.addresses import network_of, plain_address
-from replicator.runtime.log_fields import LogFields
+from replicator.runtime.logs.fields import LogFields
 
 log = logging.getLogger(__name__)
 

@@ -37,8 +37,8 @@ from replicator.http.message import (
 from replicator.http.routing import Route, find_route
 from replicator.http.services import HttpServices
 from replicator.runtime.addresses import client_address
-from replicator.runtime.loop_watch import doing
 from replicator.runtime.places import Limit, Place, PlaceLimits, Places
+from replicator.runtime.process.loop_watch import doing
 
 HEAD_BYTES_MAX = 16 * KIB  # request line and headers; other servers allow as much
 BODY_BYTES_MAX = 64 * MIB  # the largest message that can be imported: it is held in memory

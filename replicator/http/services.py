@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from replicator.config import ClusterConfig, LimitsConfig
 from replicator.errors import OtherClusterError
-from replicator.http.destinations import Destinations
+from replicator.http.tasks.destinations import Destinations
 from replicator.mail.mailstore import Folder, MailStore
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.runtime.metrics import HttpMetrics, RefusalMetrics

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from protocol.units import MIB
-from replicator.runtime.line_files import edit_lines
+from replicator.runtime.files.line_files import edit_lines
 
 log = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from replicator.imap.wire.large_literal import IncomingLiteral
 from replicator.imap.wire.refusals import CommandFailedError, code_of
 from replicator.imap.wire.responses import continuation, status_line, tagged
 from replicator.imap.wire.search_keys import has_numbers
-from replicator.runtime.loop_watch import doing
+from replicator.runtime.process.loop_watch import doing
 
 MAX_BAD_COMMANDS = 10  # in a row: the client does not speak IMAP
 

@@ -21,7 +21,7 @@ from replicator.imap.wire.connection import (
     NoLoginError,
 )
 from replicator.imap.wire.responses import status_line
-from replicator.runtime.log_fields import LogFields
+from replicator.runtime.logs.fields import LogFields
 
 GOODBYE_S = 1.0  # for telling clients why they must go; a shutdown waits no longer than that
 

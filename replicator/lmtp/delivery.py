@@ -17,7 +17,7 @@ from replicator.lmtp.replies import Reply, reply_for
 from replicator.lmtp.services import LmtpServices
 from replicator.lmtp.trace import Top, trace_headers
 from replicator.mail.mailstore import BodySink, NewMessage, ReceivedBody, SavedMessage
-from replicator.runtime.log_fields import LogFields
+from replicator.runtime.logs.fields import LogFields
 
 log = logging.getLogger(__name__)
 

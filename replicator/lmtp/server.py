@@ -15,9 +15,9 @@ from replicator.lmtp.machine import Envelope, Event, LmtpMachine, MessageBegun, 
 from replicator.lmtp.services import LmtpServices, places_of
 from replicator.mail.mailstore import sending_s
 from replicator.runtime.addresses import client_address
-from replicator.runtime.log_fields import LogFields
-from replicator.runtime.loop_watch import doing
+from replicator.runtime.logs.fields import LogFields
 from replicator.runtime.places import Place
+from replicator.runtime.process.loop_watch import doing
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from replicator.config import CertificateConfig, ClientCertificatesConfig, OauthConfig, TlsConfig
 from replicator.errors import ConfigError
-from replicator.runtime.file_modes import exposed_file
+from replicator.runtime.files.file_modes import exposed_file
 from replicator.users import Identity
 
 CLIENT_CERTIFICATES = "[client_certificates]"

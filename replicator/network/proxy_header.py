@@ -19,7 +19,7 @@ import trio
 from protocol.units import KIB
 from replicator.config import ProxyConfig
 from replicator.runtime.addresses import client_address, is_in, is_loopback, plain_address
-from replicator.runtime.log_fields import LogFields
+from replicator.runtime.logs.fields import LogFields
 
 log = logging.getLogger(__name__)
 

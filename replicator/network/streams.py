@@ -17,7 +17,7 @@ import trio
 from replicator.config import PeerAddress, PeerConfig, SocketPath
 from replicator.network.certificates import Certificates
 from replicator.network.tls_stream import TlsStream
-from replicator.runtime.file_modes import PRIVATE_FILE
+from replicator.runtime.files.file_modes import PRIVATE_FILE
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from replicator.errors import ConfigError, UnavailableError
 from replicator.oauth.https_get import DEADLINE_S, HttpsError, https_get
 from replicator.oauth.key_set import JWKS_BYTES_MAX, Key, KeySet, KeySetError
 from replicator.runtime.environment import Environment
-from replicator.runtime.log_fields import LogFields
+from replicator.runtime.logs.fields import LogFields
 from replicator.runtime.metrics import OauthMetrics
 
 log = logging.getLogger(__name__)

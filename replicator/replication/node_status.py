@@ -19,8 +19,8 @@ from replicator.replication import timing
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.links.rival_runs import PeerState
 from replicator.replication.mastership.mastership import Mastership
-from replicator.runtime.disk_room import DiskRoom
 from replicator.runtime.environment import Environment
+from replicator.runtime.files.disk_room import DiskRoom
 from replicator.status import CertificateStatus, LinkStatus, MailboxStatus, NodeStatus
 from replicator.store.attachments.files import MissingError
 from replicator.store.bodies.body_rows import lacking_count

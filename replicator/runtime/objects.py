@@ -32,7 +32,7 @@ from obstore.store import LocalStore, S3Store
 
 from protocol.units import MIB
 from replicator.runtime.environment import Environment
-from replicator.runtime.file_modes import PRIVATE_DIRECTORY
+from replicator.runtime.files.file_modes import PRIVATE_DIRECTORY
 
 T = TypeVar("T")
 

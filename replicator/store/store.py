@@ -18,7 +18,7 @@ from replicator.config import LimitsConfig
 from replicator.errors import MailError, UnavailableError
 from replicator.mail.view import MailboxView
 from replicator.runtime.environment import Environment, ThreadRunner
-from replicator.runtime.file_modes import create_private
+from replicator.runtime.files.file_modes import create_private
 from replicator.runtime.signals import Signal
 from replicator.store.attachments.disk import DiskFiles
 from replicator.store.attachments.files import Files

@@ -23,7 +23,7 @@ import trio
 from replicator.errors import OtherClusterError, UnavailableError, UsersUnavailableError
 from replicator.runtime.addresses import network_of
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
-from replicator.runtime.log_fields import LogFields
+from replicator.runtime.logs.fields import LogFields
 from replicator.users.home_cluster import Site
 from replicator.users.names import candidates, folded
 from replicator.users.passwd_file import PasswdFileError, UserTable, read_whole_file

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from protocol.units import MIB
-from replicator.runtime.line_files import edit_lines
+from replicator.runtime.files.line_files import edit_lines
 from replicator.users import scram
 from replicator.users.home_cluster import NOWHERE, home_cluster
 from replicator.users.names import folded

@@ -18,7 +18,7 @@ import trio
 from protocol.units import KIB, MIB
 from replicator import errors
 from replicator.errors import MailError, QuotaExceededError, UnavailableError
-from replicator.runtime.loop_watch import doing
+from replicator.runtime.process.loop_watch import doing
 from replicator.runtime.signals import Signal
 from replicator.workers.packing import Unpacker, UnpackError, packed
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from replicator.config import Config
 from replicator.mail_doors import Protocol
-from replicator.runtime.log_lines import LogSettings
+from replicator.runtime.logs.lines import LogSettings
 
 
 @dataclass(frozen=True)

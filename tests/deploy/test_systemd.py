@@ -14,7 +14,7 @@ import pytest
 
 from replicator.cli.command_list import cli
 from replicator.config import Config, load_config
-from replicator.runtime.service_manager import BEATS_PER_WATCHDOG
+from replicator.runtime.process.service_manager import BEATS_PER_WATCHDOG
 from tests.deploy.installed import ROOT
 
 SYSTEMD = ROOT / "deploy" / "systemd"

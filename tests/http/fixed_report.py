@@ -8,7 +8,7 @@ from functools import partial
 
 from replicator.errors import UnavailableError
 from replicator.mail.mailstore import INBOX, Folder
-from replicator.runtime.disk_room import DiskRoom
+from replicator.runtime.files.disk_room import DiskRoom
 from replicator.status import (
     CertificateStatus,
     CheckpointStatus,

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from replicator.http.access import Access
-from replicator.http.destinations import Destinations
 from replicator.http.message import ProblemError
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
+from replicator.http.tasks.destinations import Destinations
 from replicator.http.tokens import Role, Tokens, add_token
 from tests.http.conversation import conversation
 from tests.http.fixed_jobs import FixedJobs, running

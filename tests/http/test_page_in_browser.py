@@ -18,7 +18,7 @@ from replicator.http.access import Access
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.http.tokens import Role, Tokens, add_token, delete_token
-from replicator.runtime.disk_room import DiskRoom
+from replicator.runtime.files.disk_room import DiskRoom
 from replicator.status import CertificateStatus, LinkStatus, MailboxStatus, NodeStatus
 from replicator.tasks import CheckOptions
 from tests.browser import Tab, browser, needs_chromium

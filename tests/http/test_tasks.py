@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from protocol.values import Dot
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
-from replicator.http.task_routes import LARGE_BODY_BYTES, WAIT_S
+from replicator.http.tasks.routes import LARGE_BODY_BYTES, WAIT_S
 from replicator.runtime.environment import run_in_thread
 from replicator.tasks import (
     HEADS_MAX,

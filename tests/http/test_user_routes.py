@@ -9,7 +9,7 @@ import pytest
 
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
-from replicator.http.user_routes import LINES_MAX
+from replicator.http.users.routes import LINES_MAX
 from replicator.mail.annotations import USER_TABLE
 from replicator.user_table import ClusterUsers
 from replicator.users import UserDirectory

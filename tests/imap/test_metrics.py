@@ -6,9 +6,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from replicator.imap.services import ImapServices
-from replicator.runtime import loop_watch
-from replicator.runtime.loop_watch import LoopWatch
 from replicator.runtime.metrics import ImapMetrics, LoopMetrics
+from replicator.runtime.process import loop_watch
+from replicator.runtime.process.loop_watch import LoopWatch
 from tests.imap.client import connected
 
 PREFIX = "replicator_imap"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from replicator.runtime.disk_room import LookAt
+from replicator.runtime.files.disk_room import LookAt
 from replicator.store.inventory.conversation import Event, MailboxName, Order, Unreadable
 from replicator.store.inventory.targets import Directory, Target
 from replicator.store.inventory.writing import InventoryWriter

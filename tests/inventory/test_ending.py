@@ -14,7 +14,7 @@ import trio
 
 from replicator.replication.tasks import inventory
 from replicator.replication.tasks.inventory import COMMAND, InventoryTask
-from replicator.runtime.own_program import environment
+from replicator.runtime.process.own_program import environment
 from replicator.store.inventory.conversation import (
     KEEP,
     Done,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from replicator.runtime.disk_room import RESERVE_BYTES, DiskRoom, disk_rooms
+from replicator.runtime.files.disk_room import RESERVE_BYTES, DiskRoom, disk_rooms
 
 
 def file_system(free_blocks: int, blocks: int) -> os.statvfs_result:

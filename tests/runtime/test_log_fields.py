@@ -6,7 +6,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.runtime.log_fields import VALUE_MAX, LogFields
+from replicator.runtime.logs.fields import VALUE_MAX, LogFields
 
 
 def test_values_other_than_plain_words_are_quoted() -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from replicator.runtime.log_lines import JOURNAL, LogFormat, LogSettings
+from replicator.runtime.logs.lines import JOURNAL, LogFormat, LogSettings
 
 PROGRAM = """
 import logging, sys
-from replicator.runtime.log_fields import LogFields
-from replicator.runtime.log_lines import LogFormat, LogSettings, log_to_stderr, settings_in_force
+from replicator.runtime.logs.fields import LogFields
+from replicator.runtime.logs.lines import LogFormat, LogSettings, log_to_stderr, settings_in_force
 settings = LogSettings.of(sys.argv[1], LogFormat(sys.argv[2]))
 log_to_stderr(settings, sys.argv[3] if len(sys.argv) > 3 else "")
 assert settings_in_force() is settings

@@ -9,9 +9,9 @@ import pytest
 import trio
 from prometheus_client import CollectorRegistry
 
-from replicator.runtime import loop_watch
-from replicator.runtime.loop_watch import LoopWatch, doing
 from replicator.runtime.metrics import LoopMetrics
+from replicator.runtime.process import loop_watch
+from replicator.runtime.process.loop_watch import LoopWatch, doing
 
 STALL = "replicator_event_loop_stall_seconds"
 CPU = "replicator_event_loop_stall_cpu_seconds"

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from replicator.runtime.service_manager import BEATS_PER_WATCHDOG, WRITER_PATIENCE_S, ServiceManager
+from replicator.runtime.process.service_manager import BEATS_PER_WATCHDOG, WRITER_PATIENCE_S, ServiceManager
 from tests.notify_socket import NotifySocket
 
 

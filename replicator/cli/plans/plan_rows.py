@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from protocol.values import Dot
 from replicator.cli.target import CommandError
-from replicator.http.planned import check_planned
+from replicator.http.tasks.planned import check_planned
 from replicator.tasks import PlannedMailbox, Undone
 from resync.entry import ID_BYTES
 from resync.plan import TABLES, Type

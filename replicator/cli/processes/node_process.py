@@ -23,9 +23,9 @@ from replicator.config import Config
 from replicator.errors import ConfigError, DatabaseFailedError, DataError, leaves
 from replicator.node import run_node, umask_of
 from replicator.replication.rebuild.rebuilder import RebuildError
-from replicator.runtime.garbage import set_garbage_aside
-from replicator.runtime.log_lines import LogSettings, log_to_stderr
-from replicator.runtime.service_manager import ServiceManager
+from replicator.runtime.logs.lines import LogSettings, log_to_stderr
+from replicator.runtime.process.garbage import set_garbage_aside
+from replicator.runtime.process.service_manager import ServiceManager
 from replicator.store.db.damage import DatabaseDamagedError
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from replicator.imap.session import Completion, Session
 from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import quoted_or_literal, status_line, untagged
-from replicator.runtime.log_fields import LogFields
+from replicator.runtime.logs.fields import LogFields
 from replicator.users import Login
 
 _log = logging.getLogger(__name__)

@@ -54,7 +54,7 @@ from protocol.stream_codec import (
 )
 from replicator.replication import timing
 from replicator.runtime.environment import ThreadRunner
-from replicator.runtime.loop_watch import doing
+from replicator.runtime.process.loop_watch import doing
 from replicator.runtime.signals import Signal
 from replicator.store.db.entry_validation import USER_MAX_BYTES
 from replicator.store.db.queries import MailboxKey

@@ -17,7 +17,7 @@ import trio
 from replicator.replication import timing
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.tasks.runner import TaskError
-from replicator.runtime.own_program import command_of, environment
+from replicator.runtime.process.own_program import command_of, environment
 from replicator.store.db.queries import MailboxKey
 from replicator.store.inventory.conversation import (
     KEEP,

@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import ParamSpec
 
-from replicator.runtime.file_modes import PRIVATE_DIRECTORY
+from replicator.runtime.files.file_modes import PRIVATE_DIRECTORY
 from replicator.store.attachments import ordering
 from replicator.store.attachments.files import MissingError, StepOutcome
 

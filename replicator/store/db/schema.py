@@ -10,7 +10,7 @@ from pathlib import Path
 
 from replicator.errors import ConfigError, DataError
 from replicator.runtime.environment import open_database
-from replicator.runtime.file_modes import create_private
+from replicator.runtime.files.file_modes import create_private
 from replicator.store.db.damage import DatabaseDamagedError, check_file, check_tables, is_damage
 
 SCHEMA_VERSION = 15

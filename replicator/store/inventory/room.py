@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from replicator.runtime.disk_room import LookAt, shortage
+from replicator.runtime.files.disk_room import LookAt, shortage
 from replicator.store.inventory.errors import TargetError
 
 

@@ -20,8 +20,8 @@ from typing import BinaryIO, Protocol
 
 import trio
 
-from replicator.runtime.disk_room import LookAt
 from replicator.runtime.environment import Environment, open_scratch
+from replicator.runtime.files.disk_room import LookAt
 from replicator.runtime.objects import ObjectStore, ObjectStoreError
 from replicator.store.inventory.errors import TargetError
 from replicator.store.inventory.room import check_room

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import BinaryIO, TypeAlias
 
-from replicator.runtime.file_modes import PRIVATE_DIRECTORY, PRIVATE_FILE
+from replicator.runtime.files.file_modes import PRIVATE_DIRECTORY, PRIVATE_FILE
 from replicator.store.inventory.errors import TargetError
 
 FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from protocol.commands import Parts
 from protocol.values import Dot
 from replicator.errors import DataError
-from replicator.runtime.file_modes import create_private
+from replicator.runtime.files.file_modes import create_private
 from replicator.store.attachments.construction import Holding
 from replicator.store.bodies.body_rows import keepers_of, memory_of, read_body
 from replicator.store.db import chain as chains

@@ -11,8 +11,8 @@ from pathlib import Path
 import zstandard
 
 from replicator.errors import DiskFullError
-from replicator.runtime.disk_room import LookAt, shortage
-from replicator.runtime.file_modes import create_private
+from replicator.runtime.files.disk_room import LookAt, shortage
+from replicator.runtime.files.file_modes import create_private
 from replicator.store.bodies.body_rows import COMPRESSION_LEVEL
 from replicator.store.db.schema import PAGE_BYTES, limit_wal
 from replicator.store.search_texts.form import (

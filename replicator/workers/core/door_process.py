@@ -15,8 +15,8 @@ import trio
 from replicator.errors import DataError, UnavailableError
 from replicator.oauth import AccessTokens
 from replicator.runtime.metrics import RefusalMetrics
-from replicator.runtime.own_program import command_of, environment
 from replicator.runtime.places import Places
+from replicator.runtime.process.own_program import command_of, environment
 from replicator.users import UserDirectory
 from replicator.workers.both_ends.mail_feed import Published
 from replicator.workers.both_ends.metrics import DoorMetrics

@@ -22,7 +22,7 @@ from replicator.imap.services import places_of as imap_places_of
 from replicator.lmtp import places_of as lmtp_places_of
 from replicator.mail_doors import Protocol, addresses_of
 from replicator.network.streams import listen
-from replicator.runtime.log_lines import settings_in_force
+from replicator.runtime.logs.lines import settings_in_force
 from replicator.workers.both_ends.metrics import DoorMetrics
 from replicator.workers.core.door_process import CoreServices, DoorProcess
 from replicator.workers.interface import interface_digest

@@ -31,10 +31,10 @@ from replicator.network.certificates import Certificates
 from replicator.network.proxy_header import behind_proxies
 from replicator.network.streams import Handler, guarded
 from replicator.runtime.environment import run_in_thread, wall_clock_ms
-from replicator.runtime.garbage import set_garbage_aside
-from replicator.runtime.log_lines import log_to_stderr
-from replicator.runtime.loop_watch import LoopWatch
+from replicator.runtime.logs.lines import log_to_stderr
 from replicator.runtime.metrics import ImapMetrics, LmtpMetrics, LoopMetrics, RefusalMetrics
+from replicator.runtime.process.garbage import set_garbage_aside
+from replicator.runtime.process.loop_watch import LoopWatch
 from replicator.store.db.damage import Damage, DatabaseDamagedError
 from replicator.store.db.readers import Readers
 from replicator.store.db.schema import open_reader

@@ -25,7 +25,7 @@ from replicator.cli.authority import Authority
 from replicator.cli.client import NodeClient, NodeError
 from replicator.cli.target import NodeUrl
 from replicator.config import Address, ListenConfig, ProxyConfig, WorkersConfig, default_config
-from replicator.runtime.own_program import environment
+from replicator.runtime.process.own_program import environment
 from replicator.workers.core import door_process
 from tests.end_to_end.helpers.doors import PATIENCE_S, clients_of, doors_of, has_ended, wait_for
 from tests.end_to_end.helpers.in_process import free_ports, running

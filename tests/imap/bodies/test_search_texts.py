@@ -24,7 +24,7 @@ from replicator.mail.view import Message
 from replicator.mime.skeleton import Skeleton
 from replicator.replication import timing
 from replicator.replication.bodies.search_texts import BODIES_AT_ONCE
-from replicator.runtime.disk_room import Shortage
+from replicator.runtime.files.disk_room import Shortage
 from replicator.status import SearchTextStatus
 from replicator.store.search_texts import reader as reader_module
 from replicator.store.search_texts import writer as writer_module

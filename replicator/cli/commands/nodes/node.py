@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from replicator.cli.target import config_argument
-from replicator.runtime.log_lines import LEVELS, LogFormat, LogSettings
+from replicator.runtime.logs.lines import LEVELS, LogFormat, LogSettings
 
 
 class LogLevels(click.ParamType[str]):

@@ -22,7 +22,7 @@ from replicator.config import Config
 from replicator.node import umask_of
 from replicator.rebuild import rebuild_node
 from replicator.replication.rebuild.rebuilder import Progress, Rebuilt
-from replicator.runtime.log_lines import LogSettings, log_to_stderr
+from replicator.runtime.logs.lines import LogSettings, log_to_stderr
 from replicator.store.repair.database_swap import replacement_of
 
 

@@ -10,7 +10,7 @@ import pytest
 from replicator.config import Address, PeerConfig
 from replicator.network.certificates import Certificates
 from replicator.network.streams import Tls
-from replicator.runtime.log_lines import OneLineFormatter
+from replicator.runtime.logs.lines import OneLineFormatter
 from tests.cli.conftest import Invoke
 
 
@@ -37,7 +37,7 @@ def test_garbage_of_the_start_is_set_aside_before_the_event_loop_runs(tmp_path: 
         "from pathlib import Path\n"
         "from replicator.cli.processes import node_process\n"
         "from replicator.config import default_config\n"
-        "from replicator.runtime.log_lines import LogSettings\n"
+        "from replicator.runtime.logs.lines import LogSettings\n"
         "trio.run = lambda _: print(gc.get_freeze_count(), len(gc.get_objects()))\n"
         "config, file = default_config('dc1', Path(sys.argv[1])), Path('dc1.toml')\n"
         "node_process.run_process(config, file, LogSettings(), asked=[], new_cluster=False, until_stdin_closes=False)\n"

@@ -317,7 +317,7 @@ def test_refusal_by_the_node_ends_apply_with_a_report(
     pair: ServedPair, plan: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node of another version might do so."""
-    monkeypatch.setattr("replicator.http.planned.PLANNED_MAX", 1)
+    monkeypatch.setattr("replicator.http.tasks.planned.PLANNED_MAX", 1)
     result = invoke("apply", plan, "--url", pair.url, *NO_SETTLE)
     assert (result.exit_code, "Usage" in result.stderr) == (1, False)
     assert "Error: apply failed after 0 of 3: 3 mailboxes are too many; send at most 1 in one request" in result.stderr

@@ -17,7 +17,7 @@ from replicator.cli.client import INVENTORY, NodeClient
 from replicator.cli.target import parse_url
 from replicator.replication.tasks import inventory
 from replicator.replication.tasks.inventory import COMMAND, InventoryTask
-from replicator.runtime.own_program import environment
+from replicator.runtime.process.own_program import environment
 from replicator.store.db import schema
 from replicator.store.inventory.conversation import line_of
 from resync.inventory import MANIFEST

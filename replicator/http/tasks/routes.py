@@ -47,10 +47,10 @@ from protocol.units import KIB
 from replicator.config.values import S3_URL, endpoint, sid
 from replicator.errors import InvalidNameError
 from replicator.http.message import JSON_TYPE, Caller, ProblemError, Request, Response, json_response
-from replicator.http.options import Options
-from replicator.http.planned import planned_mailboxes
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
+from replicator.http.tasks.options import Options
+from replicator.http.tasks.planned import planned_mailboxes
 from replicator.mail.annotations import check_owner_name
 from replicator.mail.mailstore import canonical_name, check_folder_name
 from replicator.tasks import (

@@ -26,10 +26,10 @@ from dataclasses import asdict
 from http import HTTPStatus
 
 from replicator.http.message import JSON_TYPE, ProblemError, Request, Response, json_response
-from replicator.http.options import Options
-from replicator.http.purge import purge
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices, UserControl
+from replicator.http.tasks.options import Options
+from replicator.http.users.purge import purge
 from replicator.users import UserExistsError, UserUnknownError
 
 LINES_MAX = 200  # each may have 4 KiB, and one change to the table 2 MiB

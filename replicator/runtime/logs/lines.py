@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TextIO
 
-from replicator.runtime.log_fields import LogFields
+from replicator.runtime.logs.fields import LogFields
 
 LEVELS = ("debug", "info", "warning", "error")
 PROGRAM = "replicator"
@@ -63,7 +63,7 @@ class LogSettings:
 
 
 def _is_module(name: str) -> bool:
-    place = Path(__file__).parents[2].joinpath(*name.split("."))
+    place = Path(__file__).parents[3].joinpath(*name.split("."))
     return place.is_dir() or place.with_suffix(".py").is_file()
 
 

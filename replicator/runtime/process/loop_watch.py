@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import trio
 
-from replicator.runtime.log_fields import LogFields
+from replicator.runtime.logs.fields import LogFields
 from replicator.runtime.metrics import LoopMetrics
 
 COUNTED_S = 0.005  # shorter steps are ordinary work: a step takes 0.1 ms on average

@@ -1,0 +1,1 @@
+"""Tasks over HTTP: routes that start, watch and cancel tasks, and the checks of what callers ask of them."""

@@ -1,0 +1,1 @@
+"""The log: fields of its events, and the form of its lines."""

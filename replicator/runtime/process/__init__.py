@@ -1,0 +1,1 @@
+"""This process: its event loop and memory, further processes of its program, and the service manager."""
