@@ -12,15 +12,14 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken, v_args
-from lark.load_grammar import FromPackageLoader
 
 from protocol import commands as c
 from protocol.checksum import CHECKED, check_of
 from protocol.framing import Frame, FrameLimits
+from protocol.grammar_tables import parser_of
 from protocol.units import KIB, MIB
 from protocol.values import UID_MAX, Dot, UidSet
 
@@ -106,7 +105,7 @@ def parse(frame: Frame) -> Request | Response:
 
 
 def load() -> None:
-    """Compile the grammar, which takes 0.1 s, so that the first frame is parsed as fast as all others."""
+    """Load the grammar, so that the first frame is parsed as fast as all others."""
     _grammar()
 
 
@@ -118,14 +117,7 @@ def terminal(name: str) -> re.Pattern[str]:
 
 @cache
 def _grammar() -> Lark:
-    return Lark(
-        files("protocol").joinpath("protocol.lark").read_text("ascii"),
-        start="item",
-        parser="lalr",
-        lexer="contextual",
-        transformer=_Meaning(),
-        import_paths=[FromPackageLoader("protocol")],
-    )
+    return parser_of("protocol", "protocol.lark", ["item"], _Meaning())
 
 
 def _error_at(text: str, position: int | None, what: str) -> ProtocolError:

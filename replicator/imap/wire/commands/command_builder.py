@@ -20,6 +20,10 @@ class CommandBuilder(
 ):
     """Builds the command of one text at a time in each thread. Call `begin` before each."""
 
+    def __reduce__(self) -> tuple[type[CommandBuilder], tuple[()]]:
+        """Pickle as a new one: nothing lasts from one text to the next."""
+        return CommandBuilder, ()
+
     def tagged(self, tag: Token, command: c.Command) -> c.Tagged:
         """Add the tag, and what is wrong with a mailbox name."""
         return c.Tagged(str(tag), command, self.bad_name)

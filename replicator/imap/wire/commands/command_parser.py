@@ -1,14 +1,13 @@
-"""Parser from frames to commands: it compiles the grammar `imap.lark` and explains errors to the client."""
+"""Parser from frames to commands, by the grammar `imap.lark`; it explains errors to the client."""
 
 from __future__ import annotations
 
 import re
-from importlib.resources import files
 
-from lark import Lark, UnexpectedCharacters, UnexpectedEOF, UnexpectedToken
-from lark.load_grammar import FromPackageLoader
+from lark import UnexpectedCharacters, UnexpectedEOF, UnexpectedToken
 
 from protocol.framing import Frame
+from protocol.grammar_tables import parser_of
 from replicator.imap.wire.commands.builders.text_values import MeaninglessError
 from replicator.imap.wire.commands.command_builder import CommandBuilder
 from replicator.imap.wire.commands.command_types import Tagged
@@ -91,20 +90,13 @@ class CommandSyntaxError(Exception):
 
 
 class CommandParser:
-    """Parses one frame at a time in each thread. The constructor compiles the grammar: share it between connections."""
+    """Parses one frame at a time in each thread. The constructor loads the grammar: share it between connections."""
 
     def __init__(self) -> None:
-        builder = CommandBuilder()
+        self._lark = parser_of(__package__, "imap.lark", ["tagged", "section"], CommandBuilder())
+        builder = self._lark.options.transformer
+        assert isinstance(builder, CommandBuilder)
         self._begin = builder.begin  # once: the decorator of its class makes each look-up of a method expensive
-        self._lark = Lark(
-            files("replicator.imap.wire.commands").joinpath("imap.lark").read_text("utf-8"),
-            start=["tagged", "section"],
-            parser="lalr",
-            lexer="contextual",
-            maybe_placeholders=True,
-            transformer=builder,
-            import_paths=[FromPackageLoader("protocol", ("",))],
-        )
         after_tag = self._lark.parse_interactive("a ", start="tagged")
         after_tag.exhaust_lexer()
         can_follow = after_tag.choices()  # type: ignore[no-untyped-call]
