@@ -27,7 +27,7 @@ from replicator.mail.mailstore import (
     read_all,
 )
 from replicator.mail.view import MailboxView, Message
-from replicator.replication.bodies.search_texts import SearchTexts
+from replicator.replication.bodies.upkeep.search_texts import SearchTexts
 from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.stories.stories import Stories

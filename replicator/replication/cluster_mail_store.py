@@ -59,9 +59,10 @@ from replicator.replication.writes.uid_retry import Added, UidRetry
 from replicator.runtime.environment import Environment
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import chain as chains
-from replicator.store.db import queries, recent
+from replicator.store.db import queries
 from replicator.store.db.chain import Usage
 from replicator.store.db.queries import MailboxKey
+from replicator.store.db.rows import recent
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.sequencer import NewMail
 from replicator.store.store import Store

@@ -57,26 +57,26 @@ BODIES_FETCH_PATIENCE_S = 300.0
 BODIES_PATIENCE_S = 25.0
 """The same, where a client or operator waits."""
 
-# ---- bodies/peer_fetch.py
+# ---- bodies/from_peers/peer_fetch.py
 
 PEER_FETCH_NEXT_AFTER_S = 8.0
 """Until the next neighbour is asked as well; a slow link has had its time."""
 
-# ---- bodies/small_fetch.py
+# ---- bodies/from_peers/small_fetch.py
 
 SMALL_FETCH_PATIENCE_S = 8.0
 """For a reply with many small bodies; then the next neighbour is asked."""
 SMALL_FETCH_SLOW_S = 60.0
 """Until a neighbour that was slow is asked for many bodies again."""
 
-# ---- bodies/download.py
+# ---- bodies/from_peers/download.py
 
 DOWNLOAD_FLUSH_TIMEOUT_S = 30.0
 """For the writer's queue, which may still record a holding; before that, none is released."""
 DOWNLOAD_UNKNOWN_RETRY_S = 60.0
 """Between attempts to release holdings of unknown state."""
 
-# ---- bodies/partial_downloads.py
+# ---- bodies/from_peers/partial_downloads.py
 
 PARTIAL_DOWNLOADS_KEPT_S = 600.0
 """For which the beginning of an interrupted download is kept."""
@@ -92,14 +92,14 @@ ATTACHMENTS_READ_TIMEOUT_S = 20.0
 ATTACHMENTS_LET_GO_TIMEOUT_S = 10.0
 """For releasing holdings without an owner; a scrub releases the rest."""
 
-# ---- bodies/backfill.py
+# ---- bodies/from_peers/backfill.py
 
 BACKFILL_PATIENCE_S = 5.0
 """Before a look for bodies: most bodies of a merge arrive with the entries of its branches."""
 BACKFILL_RETRY_S = 30.0
 """Between full looks, unless the last one left nothing missing."""
 
-# ---- bodies/retention.py
+# ---- bodies/upkeep/retention.py
 
 RETENTION_LEAST_S = 10.0
 """Least interval between rounds."""
@@ -110,7 +110,7 @@ RETENTION_REST_S = 0.02
 RETENTION_UNNAMED_EVERY_S = 86_400.0
 """Between searches for orphans: the retention time, but at most this and at least `RETENTION_MOST_S`."""
 
-# ---- bodies/orphan_sweep.py
+# ---- bodies/upkeep/orphan_sweep.py
 
 ORPHAN_SWEEP_FIRST_S = 600.0
 """After the start: catching up with peers comes first."""
@@ -119,7 +119,7 @@ ORPHAN_SWEEP_EVERY_S = 86_400.0
 ORPHAN_SWEEP_REST_S = 0.02
 """Minimum rest between two slices."""
 
-# ---- bodies/spare_time.py
+# ---- bodies/upkeep/spare_time.py
 
 SPARE_TIME_QUIET_S = 0.2
 """Without a new entry in the log: clients and peers write nothing."""
@@ -128,12 +128,12 @@ SPARE_TIME_PATIENCE_S = 1.0
 SPARE_TIME_REST_S = 0.02
 """Minimum rest after a turn; otherwise as long as the turn took."""
 
-# ---- bodies/outlines.py
+# ---- bodies/upkeep/outlines.py
 
 OUTLINES_EVERY_S = 60.0
 """Between two looks at the bodies if the log does not grow, and after a failure."""
 
-# ---- bodies/search_texts.py
+# ---- bodies/upkeep/search_texts.py
 
 SEARCH_TEXTS_EVERY_S = 60.0
 """Between two looks at the bodies if the log does not grow, and after a failure."""

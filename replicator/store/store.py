@@ -27,14 +27,14 @@ from replicator.store.db import chain as chains
 from replicator.store.db import queries, schema
 from replicator.store.db.chain import Usage
 from replicator.store.db.damage import Damage, DatabaseDamagedError
-from replicator.store.db.folder_views import FolderViews
+from replicator.store.db.memory.folder_views import FolderViews
+from replicator.store.db.memory.usage_cache import UsageCache
+from replicator.store.db.memory.view_cache import Views
+from replicator.store.db.memory.waiting_entries import WaitingEntries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.readers import Readers
 from replicator.store.db.tally import NO_TALLY, Tally
 from replicator.store.db.transaction import Commit, Logged, Transaction
-from replicator.store.db.usage_cache import UsageCache
-from replicator.store.db.view_cache import Views
-from replicator.store.db.waiting_entries import WaitingEntries
 from replicator.store.db.writer import Writer
 from replicator.store.log import pending_resync
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replicator.imap.services import ImapServices
-from replicator.store.db.folder_views import FolderViews
+from replicator.store.db.memory.folder_views import FolderViews
 from replicator.workers.door.mail import RemoteMail
 from tests.effort import first
 from tests.one_node import HookedMail

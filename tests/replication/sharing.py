@@ -14,7 +14,7 @@ import pytest
 
 from protocol import stream_codec
 from protocol.parser import parse
-from replicator.store.db.message_rows import row_from
+from replicator.store.db.rows.message_rows import row_from
 
 FRAMES = 2_000
 ROWS = 20_000

@@ -13,7 +13,7 @@ from replicator.config import ContentConfig
 from replicator.errors import FolderNotFoundError, InvalidNameError, UnavailableError
 from replicator.mail.mailstore import INBOX
 from replicator.replication import timing
-from replicator.replication.bodies.orphan_sweep import OrphanSweep
+from replicator.replication.bodies.upkeep.orphan_sweep import OrphanSweep
 from replicator.replication.mastership.elections import SCOPE_MAX_BYTES
 from replicator.replication.writes.requests import DeleteRequest, ExpungeRequest
 from replicator.store.db.queries import MailboxKey

@@ -125,12 +125,13 @@ BREAKAGES = (
         "if entry.is_merge:\n        _absorb(tx, chain", "if entry.is_merge and in_log:\n        _absorb(tx, chain",
     ),
     Breakage(
-        "let-go", "attachments are let go although a body has them", "replicator/replication/bodies/download.py",
+        "let-go", "attachments are let go although a body has them",
+        "replicator/replication/bodies/from_peers/download.py",
         "return await self._store.read(partial(unrecorded, holdings=held))", "return list(held)",
     ),
     Breakage(
         "parts", "a message is written without attachments that are here only damaged",
-        "replicator/replication/bodies/download.py",
+        "replicator/replication/bodies/from_peers/download.py",
         "except ContentUnavailableError:\n            return None", "except ContentUnavailableError:\n            pass",
         "test_damaged_attachment_is_healed_before_mail_that_needs_it_is_acknowledged",
     ),

@@ -14,7 +14,7 @@ from protocol.values import Dot, covers
 from replicator.mail.view import SEEN
 from replicator.store.bodies.body_rows import read_body, size_of
 from replicator.store.db import queries, schema
-from replicator.store.db.message_rows import message_of
+from replicator.store.db.rows.message_rows import message_of
 from replicator.store.db.transaction import NONE_BEFORE
 from replicator.store.log.apply import APPLIED
 from resync import row as rows

@@ -5,7 +5,7 @@ Other packages use `Bodies`, and the types of its values; all else here is inter
 """
 
 from replicator.replication.bodies.bodies import Bodies
-from replicator.replication.bodies.download import Keepers
-from replicator.replication.bodies.orphan_sweep import AttachmentTotals
+from replicator.replication.bodies.from_peers.download import Keepers
+from replicator.replication.bodies.upkeep.orphan_sweep import AttachmentTotals
 
 __all__ = ["AttachmentTotals", "Bodies", "Keepers"]

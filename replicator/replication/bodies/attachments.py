@@ -16,7 +16,7 @@ import trio
 
 from replicator.errors import ContentUnavailableError, DiskFullError, MailError, UnavailableError
 from replicator.replication import timing
-from replicator.replication.bodies.partial_downloads import PartialDownloads
+from replicator.replication.bodies.from_peers.partial_downloads import PartialDownloads
 from replicator.replication.parallel import in_turns
 from replicator.runtime.environment import Environment
 from replicator.runtime.metrics import AttachmentMetrics

@@ -19,17 +19,17 @@ from replicator.config.model import ContentConfig
 from replicator.errors import ContentUnavailableError, DatabaseFailedError, DiskFullError, MailError, UnavailableError
 from replicator.mail.mailstore import BodyReader, Outliner, ReceivedBody, SearchTextMaker
 from replicator.replication import timing
-from replicator.replication.bodies import peer_fetch
 from replicator.replication.bodies.attachments import NodeAttachments
-from replicator.replication.bodies.backfill import Backfill, WriteBody
-from replicator.replication.bodies.download import Downloader, Keepers
-from replicator.replication.bodies.orphan_sweep import AttachmentTotals, OrphanSweep
-from replicator.replication.bodies.outlines import Outlines
-from replicator.replication.bodies.peer_fetch import AnyFetch, Fetched, Links, fetch, fetch_chunk
-from replicator.replication.bodies.retention import Retention
-from replicator.replication.bodies.search_texts import SearchTexts
-from replicator.replication.bodies.small_fetch import SmallFetch
-from replicator.replication.bodies.spare_time import SpareTime
+from replicator.replication.bodies.from_peers import peer_fetch
+from replicator.replication.bodies.from_peers.backfill import Backfill, WriteBody
+from replicator.replication.bodies.from_peers.download import Downloader, Keepers
+from replicator.replication.bodies.from_peers.peer_fetch import AnyFetch, Fetched, Links, fetch, fetch_chunk
+from replicator.replication.bodies.from_peers.small_fetch import SmallFetch
+from replicator.replication.bodies.upkeep.orphan_sweep import AttachmentTotals, OrphanSweep
+from replicator.replication.bodies.upkeep.outlines import Outlines
+from replicator.replication.bodies.upkeep.retention import Retention
+from replicator.replication.bodies.upkeep.search_texts import SearchTexts
+from replicator.replication.bodies.upkeep.spare_time import SpareTime
 from replicator.replication.bodies.upload import Room, Sink
 from replicator.replication.links.link import PeerLink
 from replicator.runtime.environment import Environment

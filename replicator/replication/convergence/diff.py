@@ -23,8 +23,8 @@ from replicator.replication.mastership.mastership import Mastership
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
-from replicator.store.db.message_rows import DamagedRowError
 from replicator.store.db.queries import Connection, MailboxKey
+from replicator.store.db.rows.message_rows import DamagedRowError
 from replicator.store.store import Store
 from resync import differing
 from resync.bulk import Item

@@ -27,7 +27,7 @@ from replicator.errors import MailError
 from replicator.replication import timing
 from replicator.replication.links.link import PeerLink
 from replicator.replication.log.sender import check_claims
-from replicator.store.db import settled_rows
+from replicator.store.db.rows import settled_rows
 from replicator.store.db.transaction import Transaction
 from replicator.store.store import Store
 

@@ -26,7 +26,7 @@ from replicator.store.db import queries
 from replicator.store.db.chain import Chain
 from replicator.store.db.damage import DatabaseDamagedError
 from replicator.store.db.entry_validation import NamedHead, why_not_head
-from replicator.store.db.message_rows import DamagedRowError, unpacked_context
+from replicator.store.db.rows.message_rows import DamagedRowError, unpacked_context
 from replicator.store.db.transaction import Transaction
 from resync import row as rows_of
 from resync.bulk import hash_of

@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 import msgpack
 
 from protocol.values import UID_MAX, Dot
-from replicator.store.db.message_rows import DamagedRowError, unpacked_context
+from replicator.store.db.rows.message_rows import DamagedRowError, unpacked_context
 from resync import row as rows
 from resync.entry import DIGEST_BYTES, ID_BYTES, anchor
 

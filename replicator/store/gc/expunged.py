@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from replicator.store.db.message_rows import DamagedRowError
+from replicator.store.db.rows.message_rows import DamagedRowError
 from resync.entry import MailAdd
 from resync.row import Row
 

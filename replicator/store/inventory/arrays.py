@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from replicator.store.db.message_rows import DamagedRowError, placements_from
+from replicator.store.db.rows.message_rows import DamagedRowError, placements_from
 from replicator.store.inventory.flags import FlagReader
 from replicator.store.inventory.screening import LENGTHS
 from replicator.store.inventory.tables import Values

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
-from replicator.store.db.message_rows import DamagedRowError, placements_from
+from replicator.store.db.rows.message_rows import DamagedRowError, placements_from
 from replicator.store.inventory.flags import states_of
 from replicator.store.inventory.tables import Values
 from resync.entry import ID_BYTES

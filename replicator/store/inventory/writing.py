@@ -17,7 +17,7 @@ from replicator.runtime.environment import wall_clock_ms
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
-from replicator.store.db.message_rows import DamagedRowError
+from replicator.store.db.rows.message_rows import DamagedRowError
 from replicator.store.inventory.arrays import SAME, Converter, WrongValueError
 from replicator.store.inventory.conversation import (
     Begun,

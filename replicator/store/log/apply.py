@@ -17,7 +17,7 @@ from replicator.store.bodies.body_rows import StoredBody, note_lacking
 from replicator.store.db import chain as chains
 from replicator.store.db import entry_validation, queries
 from replicator.store.db.chain import Chain
-from replicator.store.db.message_rows import (
+from replicator.store.db.rows.message_rows import (
     INTO_BY_UID,
     ROW_COLUMNS,
     DamagedRowError,

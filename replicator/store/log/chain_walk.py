@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from protocol.values import Dot
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
-from replicator.store.db.message_rows import DamagedRowError
+from replicator.store.db.rows.message_rows import DamagedRowError
 from resync.entry import Entry
 
 SLICE_ENTRIES = 500  # some 20 ms of a reader's thread

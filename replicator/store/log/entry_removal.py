@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from protocol.values import Context
 from replicator.store.db import queries
-from replicator.store.db.message_rows import DamagedRowError
+from replicator.store.db.rows.message_rows import DamagedRowError
 from replicator.store.db.transaction import Transaction
 
 COLLECT_AT_ONCE = 2000  # entries: some 10 ms of the writer

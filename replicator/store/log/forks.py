@@ -22,8 +22,8 @@ from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
 from replicator.store.db.entry_validation import NUMBER_MAX, why_not_of
-from replicator.store.db.message_rows import DamagedRowError
 from replicator.store.db.queries import MailboxKey
+from replicator.store.db.rows.message_rows import DamagedRowError
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.apply import apply_and_release
 from replicator.store.log.replay import Base, State, past_at

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from msgpack import packb
 
 from protocol.values import Context
-from replicator.store.db.message_rows import unpacked_context
 from replicator.store.db.queries import MailboxKey
+from replicator.store.db.rows.message_rows import unpacked_context
 from replicator.store.db.transaction import Transaction
 
 EVERYTHING = MailboxKey("", b"", 0)

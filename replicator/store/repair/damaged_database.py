@@ -23,7 +23,7 @@ from replicator.store.bodies.body_rows import keepers_of, memory_of, read_body
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
-from replicator.store.db.message_rows import ROW_COLUMNS, DamagedRowError, row_from
+from replicator.store.db.rows.message_rows import ROW_COLUMNS, DamagedRowError, row_from
 from resync.entry import Entry, MailAdd
 from resync.row import Row
 

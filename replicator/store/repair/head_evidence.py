@@ -15,7 +15,7 @@ from protocol.values import Dot
 from replicator.store.checkpoints import catalog
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
-from replicator.store.db.message_rows import DamagedRowError
+from replicator.store.db.rows.message_rows import DamagedRowError
 from replicator.store.log.replay import Base, Past, past_at
 from resync.entry import Entry
 from resync.state import ContradictionError

@@ -18,8 +18,8 @@ from typing import TypeAlias
 from replicator.store.db import chain as chains
 from replicator.store.db import row_counts
 from replicator.store.db.chain import Chain
-from replicator.store.db.message_rows import INTO_BY_UID, ROW_COLUMNS, DamagedRowError, columns_of, row_from
 from replicator.store.db.row_counts import Counted
+from replicator.store.db.rows.message_rows import INTO_BY_UID, ROW_COLUMNS, DamagedRowError, columns_of, row_from
 from replicator.store.log.replay import Base, Past
 from replicator.store.repair.head_evidence import UnprovenError, proven_past
 from resync.entry import FolderState, SubscriptionState

@@ -18,8 +18,8 @@ from replicator.store.checkpoints import catalog
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
-from replicator.store.db.message_rows import columns_of
 from replicator.store.db.queries import MailboxKey
+from replicator.store.db.rows.message_rows import columns_of
 from replicator.store.db.transaction import Transaction
 from replicator.store.gc import orphaned_bodies
 from replicator.store.log.apply import apply_waiting

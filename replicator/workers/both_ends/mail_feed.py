@@ -20,10 +20,10 @@ from replicator.mail.mailstore import Folder
 from replicator.mail.view import MailboxView, Message, ViewChange
 from replicator.runtime.signals import Signal
 from replicator.store.db.damage import Damage
-from replicator.store.db.folder_views import FolderViews, touched_by
+from replicator.store.db.memory.folder_views import FolderViews, touched_by
+from replicator.store.db.memory.view_cache import Views
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit
-from replicator.store.db.view_cache import Views
 from replicator.workers.channel import Channel
 from replicator.workers.packing import Columns, dot_of, message_of
 

@@ -39,10 +39,10 @@ from replicator.store.bodies.attachment_ranges import Attached
 from replicator.store.bodies.body_reader import LargeBody, PlainBody, recipe_of
 from replicator.store.bodies.body_rows import read_body, read_small_bodies
 from replicator.store.bodies.outline_rows import outlines
-from replicator.store.db.folder_views import FolderViews
+from replicator.store.db.memory.folder_views import FolderViews
+from replicator.store.db.memory.view_cache import Views
 from replicator.store.db.queries import annotations_of, ordered_folders, subscriptions, view
 from replicator.store.db.readers import Readers
-from replicator.store.db.view_cache import Views
 from replicator.users import QuotaLimits
 from replicator.workers.both_ends.mail_feed import FollowedViews
 from replicator.workers.both_ends.uploads import RemoteUploads

@@ -14,7 +14,7 @@ from replicator.imap.rendering.outline import OUTLINER, VERSION
 from replicator.imap.services import ImapServices
 from replicator.mail.mailstore import NewMessage
 from replicator.replication import timing
-from replicator.replication.bodies.outlines import BODIES_AT_ONCE
+from replicator.replication.bodies.upkeep.outlines import BODIES_AT_ONCE
 from tests.imap.bodies.outlining import answers, counted, outlining
 from tests.imap_data.hard_mails import HARD_MAILS
 from tests.one_node import HookedMail

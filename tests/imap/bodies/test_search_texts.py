@@ -23,7 +23,7 @@ from replicator.mail.mailstore import BodyReader, NewMessage, SearchTextMaker
 from replicator.mail.view import Message
 from replicator.mime.skeleton import Skeleton
 from replicator.replication import timing
-from replicator.replication.bodies.search_texts import BODIES_AT_ONCE
+from replicator.replication.bodies.upkeep.search_texts import BODIES_AT_ONCE
 from replicator.runtime.files.disk_room import Shortage
 from replicator.status import SearchTextStatus
 from replicator.store.search_texts import reader as reader_module

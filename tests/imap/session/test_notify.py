@@ -21,7 +21,7 @@ from replicator.mail.folder_watch import Touched
 from replicator.mail.mailstore import Folder, NewMessage
 from replicator.mail.watched_folders import FolderTree, TreeUpdate, WatchedFolder
 from replicator.runtime.metrics import RefusalMetrics
-from replicator.store.db import folder_views
+from replicator.store.db.memory import folder_views
 from replicator.users import Login
 from tests.imap.arrangements import folder_views_of
 from tests.imap.client import Client, ReversedNameUsers, connected, fill

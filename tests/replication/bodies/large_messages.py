@@ -14,8 +14,8 @@ import trio
 
 from protocol.commands import FetchPart, Reply
 from replicator.mail.mailstore import NewMessage, read_all
-from replicator.replication.bodies import peer_fetch
-from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
+from replicator.replication.bodies.from_peers import peer_fetch
+from replicator.replication.bodies.from_peers.peer_fetch import AnyFetch, ReadChunk
 from replicator.replication.links.link import PeerLink
 from replicator.store.attachments.construction import Construction
 from replicator.store.attachments.names import s_name

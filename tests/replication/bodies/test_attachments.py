@@ -13,8 +13,8 @@ from trio.testing import MockClock
 from protocol.commands import Content, FetchPart, Reply
 from replicator.errors import ContentUnavailableError
 from replicator.mail.mailstore import NewMessage
-from replicator.replication.bodies import peer_fetch
-from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
+from replicator.replication.bodies.from_peers import peer_fetch
+from replicator.replication.bodies.from_peers.peer_fetch import AnyFetch, ReadChunk
 from replicator.replication.checkpoints.checkpoint_reader import LogAlone
 from replicator.replication.links.link import PeerLink
 from replicator.replication.tasks.check import CheckTask

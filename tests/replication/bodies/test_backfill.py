@@ -14,9 +14,9 @@ from trio.testing import MockClock
 from protocol.values import Dot, UidSet
 from replicator.errors import DatabaseFailedError
 from replicator.replication import timing
-from replicator.replication.bodies import backfill as backfill_module
-from replicator.replication.bodies.backfill import Backfill, WriteBody
-from replicator.replication.bodies.small_fetch import Keep
+from replicator.replication.bodies.from_peers import backfill as backfill_module
+from replicator.replication.bodies.from_peers.backfill import Backfill, WriteBody
+from replicator.replication.bodies.from_peers.small_fetch import Keep
 from replicator.store.bodies.body_rows import (
     StoredBody,
     is_here,

@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from replicator.replication import timing
-from replicator.replication.bodies.orphan_sweep import OrphanSweep
+from replicator.replication.bodies.upkeep.orphan_sweep import OrphanSweep
 from replicator.store.attachments.files import StepOutcome
 from tests.replication.bodies.large_messages import LOGO, bodies, check_holders, contents, message, save
 from tests.replication.cluster import Node, cluster

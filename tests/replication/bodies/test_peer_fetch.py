@@ -11,8 +11,8 @@ from protocol.commands import Reply
 from replicator.errors import ContentUnavailableError
 from replicator.mail.mailstore import read_all
 from replicator.replication import timing
-from replicator.replication.bodies import peer_fetch
-from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
+from replicator.replication.bodies.from_peers import peer_fetch
+from replicator.replication.bodies.from_peers.peer_fetch import AnyFetch, ReadChunk
 from replicator.replication.links.link import PeerLink
 from replicator.store.bodies.body_rows import StoredBody, replace_body
 from replicator.store.db.transaction import Transaction
@@ -81,7 +81,7 @@ async def test_wrong_body_from_a_peer_is_requested_from_the_next(
         await nodes["dc1"].save(BODY)
         await nodes.converged()
         await damage(nodes["dc3"], lose)
-        monkeypatch.setattr("replicator.replication.bodies.peer_fetch.read_body", wrong_at_first())
+        monkeypatch.setattr("replicator.replication.bodies.from_peers.peer_fetch.read_body", wrong_at_first())
         assert await nodes["dc3"].bodies() == {1: BODY}
 
 

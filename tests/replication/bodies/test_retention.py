@@ -14,8 +14,8 @@ from replicator.config import ContentConfig
 from replicator.errors import UnavailableError
 from replicator.replication import timing
 from replicator.replication.bodies import Bodies
-from replicator.replication.bodies import retention as retention_module
-from replicator.replication.bodies.retention import Retention
+from replicator.replication.bodies.upkeep import retention as retention_module
+from replicator.replication.bodies.upkeep.retention import Retention
 from replicator.replication.tasks.inspection import Inspection
 from replicator.replication.tasks.registry import tasks_of
 from replicator.store.attachments.construction import Holding

@@ -20,9 +20,9 @@ from trio.testing import MockClock
 from protocol.commands import Content, FetchBodies, FetchHash, RefusalCode, Refused, Reply
 from protocol.stream_codec import ProtocolError
 from replicator.replication import timing
-from replicator.replication.bodies import backfill, peer_fetch, small_fetch
-from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
-from replicator.replication.bodies.small_fetch import SMALL_BYTES, TOGETHER, TOGETHER_BYTES, SmallFetch
+from replicator.replication.bodies.from_peers import backfill, peer_fetch, small_fetch
+from replicator.replication.bodies.from_peers.peer_fetch import AnyFetch, ReadChunk
+from replicator.replication.bodies.from_peers.small_fetch import SMALL_BYTES, TOGETHER, TOGETHER_BYTES, SmallFetch
 from replicator.replication.links import handshake
 from replicator.replication.links.link import PeerLink
 from replicator.store.bodies.body_rows import StoredBody, lacking_count, replace_body

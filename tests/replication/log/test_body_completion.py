@@ -19,8 +19,8 @@ from protocol.commands import FetchPart, Parts, RefusalCode, Refused, Reply
 from replicator.config import ContentConfig, WhenShort
 from replicator.errors import MailError
 from replicator.replication import timing
-from replicator.replication.bodies import peer_fetch
-from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
+from replicator.replication.bodies.from_peers import peer_fetch
+from replicator.replication.bodies.from_peers.peer_fetch import AnyFetch, ReadChunk
 from replicator.replication.links.entry_codec import Arrived
 from replicator.replication.links.link import PeerLink
 from replicator.replication.log import body_completion as body_completion_module

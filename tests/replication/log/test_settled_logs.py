@@ -12,7 +12,7 @@ from protocol.commands import Expunge, LinkAdvert, Links, Settled, Subscribe
 from protocol.values import Dot, UidSet
 from replicator.replication import timing
 from replicator.replication.log import settled
-from replicator.store.db import settled_rows
+from replicator.store.db.rows import settled_rows
 from tests.replication.cluster import EPOCH_MS, Cluster, Node, cluster, until
 from tests.replication.stranger import ORIGIN, Stranger, header, reasons, visit
 from tests.store.harness import connection_of

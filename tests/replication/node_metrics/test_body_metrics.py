@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from replicator.config import ContentConfig
 from replicator.imap.rendering.outline import OUTLINER
 from replicator.replication import timing
-from replicator.replication.bodies.outlines import Outlines
+from replicator.replication.bodies.upkeep.outlines import Outlines
 from replicator.replication.node_metrics import backlog_counts
 from tests.replication.cluster import HEARTBEAT_S, cluster
 from tests.replication.metrics import known, refreshed

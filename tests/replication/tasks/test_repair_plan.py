@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from protocol.values import Dot
 from replicator.replication import timing
 from replicator.replication.bodies import Bodies
-from replicator.replication.bodies.small_fetch import SmallFetch
+from replicator.replication.bodies.from_peers.small_fetch import SmallFetch
 from replicator.replication.convergence import sync_client
 from replicator.replication.convergence.fork_merge import ForkMerger
 from replicator.replication.convergence.fork_scheduler import ForkScheduler

@@ -14,8 +14,8 @@ from protocol.values import UidSet
 from replicator.errors import FolderNotFoundError, UnavailableError
 from replicator.mail.mailstore import NewMessage
 from replicator.replication import timing
-from replicator.replication.bodies import peer_fetch
-from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
+from replicator.replication.bodies.from_peers import peer_fetch
+from replicator.replication.bodies.from_peers.peer_fetch import AnyFetch, ReadChunk
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.links.link import PeerLink
 from replicator.replication.tasks import undelete as undelete_task

@@ -15,8 +15,8 @@ from replicator.config import MastershipConfig, Scope, WhenShort
 from replicator.errors import DiskFullError, DurabilityError, UnavailableError
 from replicator.mail.mailstore import NewMessage
 from replicator.replication import timing
-from replicator.replication.bodies import peer_fetch
-from replicator.replication.bodies.peer_fetch import AnyFetch, ReadChunk
+from replicator.replication.bodies.from_peers import peer_fetch
+from replicator.replication.bodies.from_peers.peer_fetch import AnyFetch, ReadChunk
 from replicator.replication.links import link as links
 from replicator.replication.links.link import PeerLink
 from replicator.replication.writes import prestage

@@ -15,7 +15,7 @@ from protocol.values import Dot
 from replicator.mail.view import Message, ViewChange
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
-from replicator.store.db.message_rows import message_of
+from replicator.store.db.rows.message_rows import message_of
 from replicator.store.db.transaction import Commit
 from resync.entry import Entry, MailAdd, Merge
 from tests.simulation.records.history import History, Placement

@@ -10,7 +10,7 @@ import pytest
 
 from replicator.mail import view
 from replicator.replication import timing
-from replicator.replication.bodies import retention
+from replicator.replication.bodies.upkeep import retention
 from replicator.replication.writes import prestage
 from replicator.runtime import objects
 

@@ -16,8 +16,8 @@ from replicator.errors import HistoryError, MailError
 from replicator.store.bodies import deletion_candidates
 from replicator.store.bodies.body_rows import StoredBody, is_here, lacking_count, write_body
 from replicator.store.db import queries
-from replicator.store.db.message_rows import DamagedRowError
 from replicator.store.db.queries import MailboxKey
+from replicator.store.db.rows.message_rows import DamagedRowError
 from replicator.store.db.transaction import Logged, Transaction
 from replicator.store.gc import body_references, expunged, orphaned_bodies
 from replicator.store.log import forks, sequencer

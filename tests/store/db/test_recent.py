@@ -1,4 +1,4 @@
-from replicator.store.db import recent
+from replicator.store.db.rows import recent
 from tests.store.harness import INBOX, WORK, guid, saving
 from tests.store.memory_node import MemoryNode
 

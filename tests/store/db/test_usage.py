@@ -13,8 +13,8 @@ import trio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from replicator.store.db import usage_cache
 from replicator.store.db.chain import Usage
+from replicator.store.db.memory import usage_cache
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.repair.row_repair import compare_and_mend

@@ -8,10 +8,11 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from replicator.mail.view import SEEN, MailboxView
-from replicator.store.db import queries, view_cache
+from replicator.store.db import queries
+from replicator.store.db.memory import view_cache
+from replicator.store.db.memory.view_cache import Views
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
-from replicator.store.db.view_cache import Views
 from tests.store.harness import (
     ALICE,
     INBOX,

@@ -1,7 +1,7 @@
 """Entries that wait, and since when those of a mailbox have waited."""
 
 from protocol.values import Dot
-from replicator.store.db.waiting_entries import WaitingEntries
+from replicator.store.db.memory.waiting_entries import WaitingEntries
 
 
 class Clock:

@@ -16,10 +16,11 @@ from replicator.store.checkpoints import catalog
 from replicator.store.checkpoints.catalog import Round
 from replicator.store.checkpoints.checkpoint import CheckpointReader, state_of
 from replicator.store.db import chain as chains
-from replicator.store.db import queries, schema, settled_rows
+from replicator.store.db import queries, schema
 from replicator.store.db.entry_validation import NamedHead
-from replicator.store.db.message_rows import DamagedRowError
 from replicator.store.db.queries import MailboxKey
+from replicator.store.db.rows import settled_rows
+from replicator.store.db.rows.message_rows import DamagedRowError
 from replicator.store.db.writer import _last_time
 from replicator.store.log import entry_removal, forks
 from replicator.store.log.replay import Base, base_for, past_at

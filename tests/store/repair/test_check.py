@@ -9,8 +9,8 @@ import pytest
 
 from protocol.values import Dot
 from replicator.store.db import schema
-from replicator.store.db.message_rows import DamagedRowError
 from replicator.store.db.queries import MailboxKey
+from replicator.store.db.rows.message_rows import DamagedRowError
 from replicator.store.log import forks
 from replicator.store.log.replay import past_at
 from replicator.store.repair.head_evidence import log_lacks

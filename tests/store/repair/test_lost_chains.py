@@ -7,9 +7,10 @@ import pytest
 
 from protocol.values import Dot
 from replicator.errors import HistoryError
-from replicator.store.db import queries, recent
+from replicator.store.db import queries
 from replicator.store.db.chain import Chain, is_lost, load
-from replicator.store.db.message_rows import DamagedRowError
+from replicator.store.db.rows import recent
+from replicator.store.db.rows.message_rows import DamagedRowError
 from replicator.store.log.snapshot_install import Adoption, DamageError, adopt
 from replicator.store.repair.mailbox_check import chain_ids
 from replicator.store.repair.row_repair import compare_and_mend

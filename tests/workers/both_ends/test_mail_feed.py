@@ -17,7 +17,7 @@ from protocol.values import UID_MAX, Dot, UidSet
 from replicator.errors import ContentUnavailableError
 from replicator.mail.mailstore import Folder, NewMessage, read_all
 from replicator.mail.view import MailboxView, ViewChange
-from replicator.store.db import view_cache
+from replicator.store.db.memory import view_cache
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit
 from replicator.workers.both_ends.mail_feed import SLICE_MESSAGES, MailFeed

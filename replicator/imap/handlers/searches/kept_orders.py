@@ -1,7 +1,7 @@
 """Orders of messages in memory: those of SORT and THREAD, for the next such command on the same messages, or nearly so.
 
 An order holds for the same UIDs of the same view: a UID names one message, no entry changes a message's body, size or
-date, and the view of a mailbox in which one is put right ends (`retire` in `store/db/view_cache.py`).
+date, and the view of a mailbox in which one is put right ends (`retire` in `store/db/memory/view_cache.py`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from protocol.values import Context, Dot
 from replicator.store.bodies.body_rows import read_stored
-from replicator.store.db.message_rows import DamagedRowError
+from replicator.store.db.rows.message_rows import DamagedRowError
 from replicator.store.db.transaction import Logged
 from resync.entry import Entry, MailAdd
 

@@ -11,9 +11,9 @@ from protocol.values import Dot, UidSet
 from replicator.mail.view import MailboxView, Message
 from replicator.store.db import chain as chains
 from replicator.store.db.chain import Chain
-from replicator.store.db.message_rows import ROW_COLUMNS, DamagedRowError, key_from, message_of, row_from
 from replicator.store.db.queries.folder_queries import uidvalidity
 from replicator.store.db.queries.mailbox_key import MailboxKey
+from replicator.store.db.rows.message_rows import ROW_COLUMNS, DamagedRowError, key_from, message_of, row_from
 from resync.row import Row
 
 T = TypeVar("T")

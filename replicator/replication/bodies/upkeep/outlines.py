@@ -17,7 +17,7 @@ from replicator.errors import ContentUnavailableError, MailError
 from replicator.mail.mailstore import Outliner, read_begin
 from replicator.mime.skeleton import Gap, Skeleton
 from replicator.replication import timing
-from replicator.replication.bodies.spare_time import SpareTime
+from replicator.replication.bodies.upkeep.spare_time import SpareTime
 from replicator.runtime.environment import ThreadRunner
 from replicator.store.bodies.body_lists import ListedBody
 from replicator.store.bodies.body_reader import OpenBody, skeleton_of

@@ -18,7 +18,7 @@ import trio
 
 from replicator.errors import MailError
 from replicator.replication import timing
-from replicator.replication.bodies.small_fetch import TOGETHER, Keep
+from replicator.replication.bodies.from_peers.small_fetch import TOGETHER, Keep
 from replicator.replication.parallel import in_turns
 from replicator.runtime.signals import Signal
 from replicator.store.bodies.body_rows import (

@@ -26,7 +26,7 @@ from protocol.commands import (
 )
 from replicator.errors import UnavailableError
 from replicator.replication import timing
-from replicator.replication.bodies import small_fetch
+from replicator.replication.bodies.from_peers import small_fetch
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES, Attached
 from replicator.store.bodies.body_rows import read_body

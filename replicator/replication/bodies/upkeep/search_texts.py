@@ -21,7 +21,7 @@ from replicator.errors import ContentUnavailableError, MailError, UnavailableErr
 from replicator.mail.mailstore import SearchTextMaker, SearchTextSlice, read_all
 from replicator.mime.skeleton import Skeleton
 from replicator.replication import timing
-from replicator.replication.bodies.spare_time import SpareTime
+from replicator.replication.bodies.upkeep.spare_time import SpareTime
 from replicator.runtime.environment import Environment
 from replicator.status import SearchTextStatus
 from replicator.store.bodies import body_lists

@@ -20,7 +20,7 @@ from protocol.commands import Parts
 from replicator.errors import ContentUnavailableError, MailError, UnavailableError
 from replicator.replication import timing
 from replicator.replication.bodies.attachments import ChunkSource, NodeAttachments
-from replicator.replication.bodies.peer_fetch import Links, chunk_from, fetch_chunk
+from replicator.replication.bodies.from_peers.peer_fetch import Links, chunk_from, fetch_chunk
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.runtime.environment import ThreadRunner
 from replicator.store.attachments.construction import Holding
