@@ -1,4 +1,4 @@
-"""What a merge had to decide, counted by kind for operators (design section 3).
+"""Decisions of a merge, counted by kind for operators (design section 3).
 
 A conflict is a place where clients of the two sides saw something else than what the merge makes of it. Mail that came
 on one side only, and changes that one side alone made, are none.

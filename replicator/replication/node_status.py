@@ -54,7 +54,7 @@ class _Counts:
 
 @dataclass(frozen=True, slots=True)
 class PeerLag:
-    """What a peer lacks of this node's log.
+    """The part of this node's log that a peer lacks.
 
     `is_heard`: by what the peer has reported since this node's start; otherwise by what it is known to have settled
     before, which is on disk here.

@@ -1,4 +1,4 @@
-"""What the core tells a door's process to be, and the way it crosses to there."""
+"""The order by which the core tells a door's process what to be, and its form between them."""
 
 from __future__ import annotations
 

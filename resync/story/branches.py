@@ -11,7 +11,7 @@ from resync.entry import Entry
 
 
 class Meeting(NamedTuple):
-    """How two entries stand to each other.
+    """The relation of two entries to each other.
 
     `are_apart`: neither stands on the other. `joined_by`: the first of the given entries that stands on both; None:
     there is none yet.

@@ -1,4 +1,4 @@
-"""What entries did, one deed for each kind of change, in values that can be written as JSON.
+"""Deeds of entries, one for each kind of change, in values that can be written as JSON.
 
 UIDs are the text of an IMAP sequence set (RFC 3501 section 9) of at most `RANGES_MAX` ranges; `messages` counts all.
 """

@@ -32,7 +32,7 @@ messages keeps it busy for a minute or two, and slow disks take longer."""
 
 
 class ServiceManager:
-    """What a service manager is told of this process. Belongs to the event loop.
+    """The words in which a service manager is told of this process. Belongs to the event loop.
 
     `address`: its socket, a path or, with `@` in front, an abstract name (unix(7)); None: nobody is told. `watchdog_s`:
     seconds of silence after which it ends this process; None: it does not.

@@ -1,4 +1,4 @@
-"""What a node shows as one digest, counted by the writer: once, slice by slice, and then carried on by each commit.
+"""The digest of all that a node shows, counted by the writer: once, slice by slice, and then carried on by each commit.
 
 The digest is the sum of those of all mailboxes and trees, which takes some 30 µs each to add up. So whoever asks for it
 does not wait for all of them. It is counted anew each hour, after a check, and where damage was repaired, so that
