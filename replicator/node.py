@@ -15,7 +15,7 @@ from pathlib import Path
 import trio
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
-from replicator.config import Address, Config, PeerAddress, UserSource, WhenFull
+from replicator.config import Address, Config, PeerAddress, QuotaConfig, UserSource, WhenFull
 from replicator.errors import DataError, DiskFullError, UnavailableError
 from replicator.http.access import Access
 from replicator.http.server import HttpServer
@@ -35,7 +35,7 @@ from replicator.network.certificates import Certificates
 from replicator.network.proxy_header import behind_proxies
 from replicator.network.streams import Handler, Tls, certified, guarded, https, listen, own_socket
 from replicator.oauth import AccessTokens, ProviderKeys, key_source
-from replicator.reloading import Reloading
+from replicator.reloading import Configuration, Reloading
 from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.node_metrics import NodeMetrics
@@ -88,11 +88,13 @@ async def run_node(
     reloads: AsyncIterator[object] | None = None,
     stopping: trio.Event | None = None,
     manager: ServiceManager | None = None,
+    reread: Callable[[], Config] | None = None,
 ) -> None:
     """Run a node until cancelled, or in order until `stopping` is set. `ready` is called once all listeners accept.
 
     With `new_cluster`, a node with a new database begins a new cluster and waits for no other node. At each item of
-    `reloads`, the node reads its certificates again. `manager` hears of that, and that the node is alive.
+    `reloads`, the node reads its certificates again, and its configuration by `reread`. `manager` hears of that, and
+    that the node is alive.
 
     Raises ConfigError if a certificate cannot be used or the database is another node's, DataError if the data
     directory cannot be used, and OSError if an address cannot be listened on.
@@ -131,7 +133,14 @@ async def run_node(
         user_table = _user_table(config, mail, store, environment)
         tokens = AccessTokens(config.oauth, keys, environment.clock_ms) if config.oauth and keys else None
         doors = Doors(config, CoreServices(mail, store, users, tokens, refusals), registry)
-        reloading = Reloading(certificates, environment, _file_of(keys, config), doors.reload, manager)
+        reloading = Reloading(
+            certificates,
+            environment,
+            _file_of(keys, config),
+            elsewhere=doors.reload,
+            manager=manager,
+            configuration=_configuration(config, reread, users, quotas),
+        )
         report = StatusReporter(
             coordinator,
             store,
@@ -139,6 +148,7 @@ async def run_node(
             problems=lambda: [*users.unreadable(), *doors.problems()],
             certificates=reloading.shown,
             disks=partial(disk_rooms, _written(config)),
+            restart_for=reloading.restart_for,
         )
         tasks = tasks_of(store, coordinator, environment)
         metrics = NodeMetrics(registry, report, coordinator, store, environment, users=users.summary, tasks=tasks.state)
@@ -207,6 +217,20 @@ def _users_of(config: Config, environment: Environment) -> UserDirectory:
     users = UserDirectory(file, quota=quota, clock_ms=environment.clock_ms, site=site)
     users.refresh()  # warn of a missing file now, not when the first mail arrives
     return users
+
+
+def _configuration(
+    config: Config, reread: Callable[[], Config] | None, users: UserDirectory, quotas: Quotas
+) -> Configuration | None:
+    """Return what reads the configuration's file again, if there is a file."""
+    if reread is None:
+        return None
+
+    def install(quota: QuotaConfig) -> None:
+        users.set_quota(QuotaLimits(quota.storage_bytes, quota.messages))
+        quotas.defer = quota.when_full is WhenFull.DEFER
+
+    return Configuration(config, reread, install)
 
 
 def _user_table(config: Config, mail: ClusterMailStore, store: Store, environment: Environment) -> ClusterUsers | None:

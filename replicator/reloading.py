@@ -1,4 +1,7 @@
-"""Certificates and the identity provider's keys, read again while the node runs: at SIGHUP, and by `replicator reload`.
+"""Configuration, certificates and the identity provider's keys, read again while the node runs.
+
+That happens at SIGHUP and by `replicator reload`. Few keys of the configuration can change in a running node; the node
+tells which others have, and keeps its former values of those until it is restarted.
 
 One reading runs at a time. Whoever asks meanwhile shares the next one, because the files may have changed since the
 present one began.
@@ -11,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import trio
 
+from replicator.config import Config, QuotaConfig, changed_keys
 from replicator.errors import ConfigError
 from replicator.network.certificates import Certificates
 from replicator.oauth import ProviderKeys
@@ -24,10 +28,39 @@ PAUSE_S = 1.0
 """Seconds from one reading at a signal to the next: each logs a line, and programs may send signals without end."""
 
 
+IN_FORCE_AT_ONCE = "quota."
+"""The beginning of those keys that `Configuration.install` can put in force."""
+
+
+class Configuration:
+    """The configuration's file, against the configuration that the node runs with. Belongs to the event loop.
+
+    `read` reads the file, which blocks, and raises ConfigError. `install` puts its `quota` in force.
+    """
+
+    def __init__(self, running: Config, read: Callable[[], Config], install: Callable[[QuotaConfig], None]) -> None:
+        self._running = running
+        self.read = read
+        self._install = install
+        self.restart_for: tuple[str, ...] = ()
+        """Keys that have changed in the file, and whose new values need a restart."""
+
+    def install(self, new: Config) -> None:
+        """Put in force what can be. Log what has changed since the node started."""
+        changed = changed_keys(self._running, new)
+        self._install(new.quota)
+        self.restart_for = tuple(key for key in changed if not key.startswith(IN_FORCE_AT_ONCE))
+        if at_once := [key for key in changed if key.startswith(IN_FORCE_AT_ONCE)]:
+            log.info("the configuration was read again; in force now: %s", ", ".join(at_once))
+        if self.restart_for:
+            log.warning("the configuration has changed; in force after a restart: %s", ", ".join(self.restart_for))
+
+
 class Reloading:
-    """The reading again of a node's certificates, and of the file of `keys`. Belongs to the event loop.
+    """The reading again of a node's configuration and certificates, and of the file of `keys`.
 
     `elsewhere` has the node's other processes read them, too, and may raise ConfigError. `manager` is told of readings.
+    Belongs to the event loop.
     """
 
     def __init__(
@@ -35,9 +68,12 @@ class Reloading:
         certificates: Certificates,
         environment: Environment,
         keys: ProviderKeys | None = None,
+        *,
         elsewhere: Callable[[], Awaitable[None]] | None = None,
         manager: ServiceManager | None = None,
+        configuration: Configuration | None = None,
     ) -> None:
+        self._configuration = configuration
         self._manager = manager or ServiceManager()
         self._certificates = certificates
         self._elsewhere = elsewhere
@@ -54,6 +90,10 @@ class Reloading:
             CertificateStatus(str(file), certificate.name, int(certificate.expires.timestamp() * 1000))
             for file, certificate in self._certificates.files().items()
         ]
+
+    def restart_for(self) -> Sequence[str]:
+        """Return the keys of the configuration that have changed in its file and need a restart."""
+        return self._configuration.restart_for if self._configuration else ()
 
     async def reload(self) -> Sequence[CertificateStatus]:
         """Read all again, and return the certificates. Raises ConfigError; then all stays as it was."""
@@ -73,12 +113,13 @@ class Reloading:
             try:
                 await self.reload()
             except ConfigError as error:
-                log.warning("certificates and keys stay as they were: %s", error)
+                log.warning("configuration, certificates and keys stay as they were: %s", error)
             await trio.sleep(PAUSE_S)
 
     async def _read(self) -> None:
         asked = self._asked
         try:
+            config = await self._environment.run_in_thread(self._configuration.read) if self._configuration else None
             keys = await self._keys.read() if self._keys is not None else None
             contexts = await self._environment.run_in_thread(self._certificates.read)
             if self._elsewhere is not None:
@@ -87,6 +128,8 @@ class Reloading:
             self._answered, self._problem = asked, error
             return
         self._certificates.install(contexts)
+        if self._configuration is not None and config is not None:
+            self._configuration.install(config)
         if self._keys is not None and keys is not None:
             self._keys.install(keys, asked=True)
         self._answered, self._problem = asked, None

@@ -185,3 +185,4 @@ class NodeStatus:
     search_texts: SearchTextStatus | None = None  # None: there are none now, so SEARCH reads bodies
     edges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # node -> those linked with it, as both say
     disks: tuple[DiskRoom, ...] = ()  # where this node writes; empty: they do not answer
+    restart_for: tuple[str, ...] = ()  # keys of the configuration that changed in its file, as read at a reload

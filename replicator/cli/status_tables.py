@@ -115,6 +115,14 @@ def _verdict(answers: Sequence[NodeAnswer], known: Sequence[NodeStatus]) -> Iter
     for node in known:
         yield from _troubles(node)
         yield from _expiring(node)
+        yield from _outdated(node)
+
+
+def _outdated(node: NodeStatus) -> Iterator[str]:
+    """Yield what a node runs with although its configuration says something else."""
+    if node.restart_for:
+        keys = escape(", ".join(node.restart_for))
+        yield f"[yellow]{escape(node.sid)} runs with a former configuration[/]: a restart puts {keys} in force."
 
 
 def _troubles(node: NodeStatus) -> Iterator[str]:

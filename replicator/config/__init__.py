@@ -6,6 +6,7 @@ creates a directory. Known keys and their defaults are a contract: scripts rely 
 """
 
 from replicator.config.agreement import disagreements
+from replicator.config.changes import changed_keys
 from replicator.config.loader import load_config
 from replicator.config.model import (
     ALGORITHMS,
@@ -79,6 +80,7 @@ __all__ = [
     "WhenFull",
     "WhenShort",
     "WorkersConfig",
+    "changed_keys",
     "config_text",
     "default_config",
     "disagreements",

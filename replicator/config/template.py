@@ -20,7 +20,6 @@ from replicator.config.model import (
     PeerConfig,
     ProxyConfig,
     QuotaConfig,
-    SearchConfig,
     TlsConfig,
     UsersConfig,
     UserSource,
@@ -57,10 +56,8 @@ def config_text(config: Config, directory: Path) -> str:
         sections.append(_oauth(config.oauth, directory))
     if config.limits != LimitsConfig():
         sections.append(_limits(config.limits))
-    if config.quota != QuotaConfig():
-        sections.append(_quota(config.quota))
-    if config.search != SearchConfig():
-        sections.append(f"[search]\nfull_text = {json.dumps(config.search.full_text)}    # kept for SEARCH\n")
+    sections.append(_quota(config.quota))
+    sections.append(f"[search]\nfull_text = {json.dumps(config.search.full_text)}    # kept for SEARCH\n")
     if config.http != HttpConfig():
         sections.append(_http(config.http, directory))
     sections.append(f"[workers]\ndoors = {config.workers.doors}    # processes that serve IMAP and LMTP; 0: none\n")

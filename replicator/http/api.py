@@ -146,11 +146,13 @@ async def post_checkpoint(services: HttpServices, _request: Request) -> Response
 
 
 async def post_reload(services: HttpServices, _request: Request) -> Response:
-    """Read the certificates again, for new connections. Idempotent."""
+    """Read configuration and certificates again. Idempotent."""
     try:
         certificates = await services.reload()
     except ConfigError as error:
-        raise ProblemError(HTTPStatus.CONFLICT, f"certificates and keys stay as they were: {error}") from error
+        raise ProblemError(
+            HTTPStatus.CONFLICT, f"configuration, certificates and keys stay as they were: {error}"
+        ) from error
     return json_response([asdict(certificate) for certificate in certificates])
 
 

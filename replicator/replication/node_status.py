@@ -69,8 +69,8 @@ class PeerLag:
 class StatusReporter:
     """The report of this node, see `NodeReport`.
 
-    `problems` returns further reasons why the node is unhealthy, `certificates` those that are in use, and `disks`,
-    which blocks, the file systems that the node writes to.
+    `problems` returns further reasons why the node is unhealthy, `certificates` those that are in use, `disks`, which
+    blocks, the file systems that the node writes to, and `restart_for` the configuration's keys that need a restart.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class StatusReporter:
         problems: Callable[[], Sequence[str]] = tuple,
         certificates: Callable[[], Sequence[CertificateStatus]] = tuple,
         disks: Callable[[], tuple[DiskRoom, ...]] | None = None,
+        restart_for: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._coordinator = coordinator
         self._store = store
@@ -89,6 +90,7 @@ class StatusReporter:
         self._problems = problems
         self.certificates = certificates
         self._disks = disks
+        self._restart_for = restart_for
         self.started_ms = environment.clock_ms()
         self._tried_at = -math.inf
         self._trying = trio.Lock()
@@ -141,6 +143,7 @@ class StatusReporter:
             search_texts=coordinator.bodies.search_texts.status,
             edges=mastership.table.edges,
             disks=await self._disk_rooms(),
+            restart_for=tuple(self._restart_for()),
         )
 
     async def _disk_rooms(self) -> tuple[DiskRoom, ...]:

@@ -175,6 +175,10 @@ class UserDirectory:
         self.refresh()
         return (len(self._table.users), self._table.digest) if self._table else (0, 0)
 
+    def set_quota(self, quota: QuotaLimits) -> None:
+        """Replace the limits of users whose lines set none."""
+        self._quota = quota
+
     def quota_limits(self, user: str) -> QuotaLimits:
         """Return the limits on what the user's mail may take."""
         self.refresh()

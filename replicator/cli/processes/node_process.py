@@ -19,7 +19,7 @@ import trio
 
 from replicator.cli.output import own_name
 from replicator.cli.target import CommandError, ConfigurationError
-from replicator.config import Config
+from replicator.config import Config, load_config
 from replicator.errors import ConfigError, DatabaseFailedError, DataError, leaves
 from replicator.node import run_node, umask_of
 from replicator.replication.rebuild.rebuilder import RebuildError
@@ -53,7 +53,7 @@ def run_process(
     os.umask(umask_of(config))
     set_garbage_aside()  # the event loop does not run yet: nobody waits for the tenth of a second
     with ending_in_one_line(file, "the node cannot run"):
-        run = partial(_run, config, asked, new_cluster=new_cluster, until_stdin_closes=until_stdin_closes)
+        run = partial(_run, config, file, asked, new_cluster=new_cluster, until_stdin_closes=until_stdin_closes)
         trio.run(run)
 
 
@@ -73,7 +73,9 @@ def ending_in_one_line(file: Path, what: str) -> Iterator[None]:
         raise kind(f"{file}: {what}: {'; '.join(map(str, errors))}{advice}")
 
 
-async def _run(config: Config, asked: Sequence[int], *, new_cluster: bool, until_stdin_closes: bool) -> None:
+async def _run(
+    config: Config, file: Path, asked: Sequence[int], *, new_cluster: bool, until_stdin_closes: bool
+) -> None:
     manager = ServiceManager.of_environment(os.environ)
     async with trio.open_nursery() as nursery:
         ending = _Ending(nursery.cancel_scope, manager)
@@ -90,6 +92,7 @@ async def _run(config: Config, asked: Sequence[int], *, new_cluster: bool, until
                 reloads=reloads,
                 stopping=ending.stopping,
                 manager=manager,
+                reread=partial(load_config, file, serving=True),
             )
         nursery.cancel_scope.cancel()
 

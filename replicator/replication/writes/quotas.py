@@ -42,7 +42,7 @@ class Quotas:
         """`usage_of`: what a user's folders hold. `defer`: see `QuotaExceededError`."""
         self._usage_of = usage_of
         self._limits_of = limits_of
-        self._defer = defer
+        self.defer = defer
         self._metrics = metrics or QuotaMetrics()
         self._coming: defaultdict[str, Usage] = defaultdict(Usage)
         self._moving: defaultdict[str, Usage] = defaultdict(Usage)
@@ -62,7 +62,7 @@ class Quotas:
         if exceeded := _exceeded(limits, used.plus(wanted)):
             self._metrics.refused(exceeded)
             text = f"this would exceed the user's quota of {exceeded}; there is room once mail has been deleted"
-            raise QuotaExceededError(text, defer=self._defer)
+            raise QuotaExceededError(text, defer=self.defer)
 
     @asynccontextmanager
     async def room(self, user: str, wanted: Usage) -> AsyncIterator[None]:

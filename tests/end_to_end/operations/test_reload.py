@@ -1,24 +1,29 @@
-"""Certificates that are replaced while two real nodes run and are linked."""
+"""Certificates and configurations that change while real nodes run."""
 
 from __future__ import annotations
 
 import re
 import ssl
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 from urllib.request import urlopen
 
 import pytest
 import trio
 from cryptography import x509
 
+from benchmarks.clusters.cluster import Cluster
 from replicator.cli.authority import Authority
 from replicator.cli.client import NodeClient, RefusedError
 from replicator.cli.target import NodeUrl
 from replicator.config import Address, Config, ListenConfig, MastershipConfig, PeerConfig, default_config
 from replicator.node import run_node
 from tests.end_to_end.helpers.in_process import free_ports, running
+from tests.end_to_end.helpers.ledger import log_in
 
 PATIENT = MastershipConfig(timeout_s=60)  # no pause of a slow machine breaks a link
 
@@ -130,3 +135,34 @@ async def test_each_request_to_reload_is_carried_out(tmp_path: Path, caplog: pyt
             while await shown_by(near) != renewed.serial_number:  # noqa: ASYNC110 - of the node
                 await trio.sleep(0.01)
             nursery.cancel_scope.cancel()
+
+
+def test_changed_configuration_is_in_force_or_said_to_need_a_restart(tmp_path: Path) -> None:
+    with Cluster(tmp_path, ["alice"], size=1, copies=1) as cluster:
+        (node,) = cluster.nodes
+        file = tmp_path / "dc1.toml"
+        before = file.read_text()
+
+        def reload(*options: str) -> tuple[int, str]:
+            command = [sys.executable, "-m", "replicator", "reload", *(options or ("--config", str(file)))]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            return done.returncode, done.stdout + done.stderr
+
+        client = log_in(node, "alice")
+        assert client.append("INBOX", "", "", b"\r\n" + 600 * b"x")[0] == "OK"
+        file.write_text(f'{before}\n[log]\nkeep = "3d"\n[quota]\nstorage = "1KiB"\n')
+        code, said = reload()
+        assert (code, said.splitlines()[-1]) == (0, "dc1 needs a restart to use the new values of log.keep")
+        kind, reason = client.append("INBOX", "", "", b"\r\n" + 600 * b"x")
+        assert (kind, b"[OVERQUOTA]" in reason[0]) == ("NO", True)
+
+        file.write_text(f'{before}\n[log]\nkeep = "3 days"\n')
+        code, said = reload("--url", "http://{}:{}".format(*node.address("http")))
+        assert (code, "stay as they were" in said, f"{file}:" in said, "keep" in said) == (1, True, True, True)
+        assert cast("list[str]", node.get("/api/v1/status")["restart_for"]) == ["log.keep"]
+
+        file.write_text(before)
+        assert reload()[0] == 0
+        assert node.get("/api/v1/status")["restart_for"] == []
+        assert client.append("INBOX", "", "", b"\r\n" + 600 * b"x")[0] == "OK"
+        client.logout()

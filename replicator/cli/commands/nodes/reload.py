@@ -1,4 +1,4 @@
-"""`replicator reload`: makes a node read its certificates again."""
+"""`replicator reload`: makes a node read its configuration and certificates again."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from replicator.cli.target import one_node, token_option
 @token_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def reload(config_file: Path | None, url: str | None, *, as_json: bool) -> None:
-    """Read the node's certificates again, as SIGHUP does.
+    """Read the node's configuration and certificates again, as SIGHUP does.
 
-    New connections use the new certificates; existing ones stay. If a file cannot be used, all certificates stay as
-    they were. With `workers.doors`, fresh processes serve new connections. The configuration is not read again.
+    New connections use the new certificates; existing ones stay. With `workers.doors`, fresh processes serve new
+    connections. Of the configuration, the keys of [quota] are in force at once; of all others that have changed, the
+    node says that they need a restart. If a file cannot be used, all stays as it was.
     """
     node = one_node(config_file, url)
     with NodeClient(node) as client:
         certificates = client.reload()
+        restart_for = () if as_json else client.status().restart_for
     if as_json:
         echo_json([asdict(certificate) for certificate in certificates])
     elif not certificates:
@@ -34,3 +36,5 @@ def reload(config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     for certificate in () if as_json else certificates:
         day = datetime.fromtimestamp(certificate.expires_ms / 1000, UTC)
         click.echo(f"{node.name} uses {certificate.file} ({certificate.name}, until {day:%Y-%m-%d})")
+    if restart_for:
+        click.echo(f"{node.name} needs a restart to use the new values of {', '.join(restart_for)}")
