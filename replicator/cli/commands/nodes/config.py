@@ -28,17 +28,18 @@ def config() -> None:
 def config_check(files: tuple[Path, ...], *, as_json: bool) -> None:
     """Check configuration files as a node does at its start: keys, values, certificates and the passwd-file.
 
-    With several FILEs, the nodes of one cluster, also check that they fit each other. Exits with 2 if anything is
-    wrong. Changes nothing, and needs no running node.
+    Certificates must also be such that other nodes accept them now. With several FILEs, the nodes of one cluster, also
+    check that they fit each other. Exits with 2 if anything is wrong. Changes nothing, and needs no running node.
     """
-    problems, loaded = [], []
+    problems: list[str] = []
+    loaded: list[Config] = []
     for file in files:
         try:
             loaded.append(load_config(file, serving=True))
         except ConfigError as error:
             problems += str(error).split("\n")
-    for each in loaded:
-        problems += _problems_beside(each)
+        else:
+            problems += (f"{file}: {problem}" for problem in _problems_beside(loaded[-1]))
     problems += disagreements(loaded)
     if as_json:
         echo_json(problems)
@@ -52,14 +53,19 @@ def config_check(files: tuple[Path, ...], *, as_json: bool) -> None:
 
 
 def _problems_beside(checked: Config) -> Iterator[str]:
-    """Yield the problems of files that the configuration names."""
+    """Yield the problems of files that the configuration names, without the file of the configuration."""
     from replicator.network.certificates import Certificates  # noqa: PLC0415 - slow to import, and `show` needs neither
+    from replicator.network.rehearsal import certificate_faults  # noqa: PLC0415
     from replicator.users.passwd_file import PasswdFileError, read_whole_file  # noqa: PLC0415
 
     try:
-        Certificates(checked.tls, checked.certificates, of_clients=checked.client_certificates, oauth=checked.oauth)
+        certificates = Certificates(
+            checked.tls, checked.certificates, of_clients=checked.client_certificates, oauth=checked.oauth
+        )
     except ConfigError as error:
         yield str(error)
+    else:
+        yield from certificate_faults(checked.node.id, checked.tls, certificates)
     if checked.users.source is UserSource.FILE and checked.users.passwd_file.exists():
         try:
             yield from read_whole_file(checked.users.passwd_file).problems
