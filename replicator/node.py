@@ -204,7 +204,8 @@ def _registry() -> CollectorRegistry:
 def _users_of(config: Config, environment: Environment) -> UserDirectory:
     quota = QuotaLimits(config.quota.storage_bytes, config.quota.messages)
     file, site = config.users.passwd_file, site_of(config)
-    users = UserDirectory(file, quota=quota, clock_ms=environment.clock_ms, site=site)
+    is_from_cluster = config.users.source is UserSource.CLUSTER
+    users = UserDirectory(file, quota=quota, clock_ms=environment.clock_ms, site=site, is_from_cluster=is_from_cluster)
     users.refresh()  # warn of a missing file now, not when the first mail arrives
     return users
 

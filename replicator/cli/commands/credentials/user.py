@@ -17,6 +17,7 @@ import click
 from replicator.cli.client import USERS_AT_ONCE, NodeClient
 from replicator.cli.group import HelpfulGroup
 from replicator.cli.output import echo_json
+from replicator.cli.stories.words import counted
 from replicator.cli.target import CommandError, NodeUrl, config_argument, url_of_config
 from replicator.config import UserSource
 from replicator.users import (
@@ -192,7 +193,7 @@ def user_purge(name: str, config_file: Path, *, yes: bool) -> None:
     with NodeClient(url_of_config(config_file)) as client:
         found = client.mailboxes(user)
         messages = sum(mailbox.messages for mailbox in found)
-        what = f"{messages} messages in {len(found)} folders of {user}"
+        what = f"{counted(messages, 'message')} in {counted(len(found), 'folder')} of {user}"
         if not yes and sys.stdin.isatty():
             click.confirm(f"Remove {what}, at all nodes?", abort=True, err=True)
         elif not yes:
@@ -201,7 +202,7 @@ def user_purge(name: str, config_file: Path, *, yes: bool) -> None:
         while removed[-1].more:
             removed.append(client.purge(user))
     messages, folders = sum(one.messages for one in removed), sum(one.folders for one in removed)
-    click.echo(f"{messages} messages and {folders} folders of {user} removed", err=True)
+    click.echo(f"{counted(messages, 'message')} and {counted(folders, 'folder')} of {user} removed", err=True)
 
 
 @user.command("import")
@@ -238,8 +239,8 @@ def _tell_of_mail(client: NodeClient, user: str) -> None:
     messages = sum(mailbox.messages for mailbox in client.mailboxes(user))
     if messages:
         click.echo(
-            f"{folded(user)} finds {messages} messages of the former user of this name: log in as {folded(user)} and"
-            " delete them, if they are somebody else's",
+            f"{folded(user)} finds {counted(messages, 'message')} of the former user of this name; if that is somebody"
+            f" else's mail, run `replicator user delete` and `replicator user purge`, and add {folded(user)} again",
             err=True,
         )
 
