@@ -315,5 +315,5 @@ def _names(section: str, certificate: CertificateConfig) -> frozenset[str]:
     except x509.ExtensionNotFound:
         return frozenset()
     except (OSError, ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
-        raise ConfigError(f"{section}: cannot read the names in {certificate.file}: {_why(error)}") from error
+        raise ConfigError(f"{section}: cannot read {certificate.file}: {_why(error)}") from error
     return frozenset(name.lower() for name in extension.value.get_values_for_type(x509.DNSName))
