@@ -33,6 +33,7 @@ from replicator.lmtp.trace import host_name
 from replicator.mail_doors import addresses_of, mail_handlers, site_of
 from replicator.network.certificates import Certificates
 from replicator.network.proxy_header import behind_proxies
+from replicator.network.rehearsal import certificate_faults
 from replicator.network.streams import Handler, Tls, certified, guarded, https, listen, own_socket
 from replicator.oauth import AccessTokens, ProviderKeys, key_source
 from replicator.reloading import Reloading
@@ -103,7 +104,7 @@ async def run_node(
     check_none(config.node.database)
     async with Store.open(config.node.database, origin, environment, attachments_of(config), config.limits) as store:
         certificates, archive = _certificates_of(config), archive_of(config, environment)
-        _warn_of_exposed(config, certificates)
+        _warn_of_files(config, certificates)
         has_begun = await _claim(store, config, new_cluster=new_cluster)
         registry = _registry()
         keys = _provider_keys_of(config, certificates, environment, registry)
@@ -131,7 +132,14 @@ async def run_node(
         user_table = _user_table(config, mail, store, environment)
         tokens = AccessTokens(config.oauth, keys, environment.clock_ms) if config.oauth and keys else None
         doors = Doors(config, CoreServices(mail, store, users, tokens, refusals), registry)
-        reloading = Reloading(certificates, environment, _file_of(keys, config), doors.reload, manager)
+        reloading = Reloading(
+            certificates,
+            environment,
+            _file_of(keys, config),
+            doors.reload,
+            manager,
+            faults=partial(_faults_of, config, certificates),
+        )
         report = StatusReporter(
             coordinator,
             store,
@@ -283,13 +291,20 @@ def umask_of(config: Config) -> int:
     return umask_for(filter(None, (config.content.attachments, config.checkpoint.directory)))
 
 
-def _warn_of_exposed(config: Config, certificates: Certificates) -> None:
-    """Log which files and directories others on this machine can read. A node does not change the operator's own."""
+def _warn_of_files(config: Config, certificates: Certificates) -> None:
+    """Log which files and directories others on this machine can read, and the faults of certificates.
+
+    A node does not change the operator's own files.
+    """
     warnings = [exposed_directory(config.node.data), exposed_file(config.users.passwd_file)]
     shareable = filter(None, (config.content.attachments, config.checkpoint.directory))
     warnings += [exposed_directory(directory, may_be_shared=True) for directory in shareable]
-    for warning in filter(None, (*warnings, *certificates.exposed())):
+    for warning in filter(None, (*warnings, *certificates.exposed(), *_faults_of(config, certificates))):
         log.warning("%s", warning)
+
+
+def _faults_of(config: Config, certificates: Certificates) -> Iterator[str]:
+    return certificate_faults(config.node.id, config.tls, certificates)
 
 
 def archive_of(config: Config, environment: Environment) -> Archive:

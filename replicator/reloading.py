@@ -7,7 +7,7 @@ present one began.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
 import trio
 
@@ -28,6 +28,7 @@ class Reloading:
     """The reading again of a node's certificates, and of the file of `keys`. Belongs to the event loop.
 
     `elsewhere` has the node's other processes read them, too, and may raise ConfigError. `manager` is told of readings.
+    `faults` returns why others would refuse the certificates in use.
     """
 
     def __init__(
@@ -37,10 +38,13 @@ class Reloading:
         keys: ProviderKeys | None = None,
         elsewhere: Callable[[], Awaitable[None]] | None = None,
         manager: ServiceManager | None = None,
+        *,
+        faults: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._manager = manager or ServiceManager()
         self._certificates = certificates
         self._elsewhere = elsewhere
+        self._faults = faults
         self._keys = keys
         self._environment = environment
         self._turn = trio.Lock()
@@ -92,5 +96,5 @@ class Reloading:
         self._answered, self._problem = asked, None
         names = ", ".join(each.file for each in self.shown())
         log.info("the certificates were read again: %s", names or "there are none")
-        for warning in await self._environment.run_in_thread(self._certificates.exposed):
+        for warning in (*await self._environment.run_in_thread(self._certificates.exposed), *self._faults()):
             log.warning("%s", warning)

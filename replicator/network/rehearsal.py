@@ -33,6 +33,9 @@ def certificate_faults(node: str, tls: TlsConfig | None, certificates: Certifica
         what = UNVERIFIED.get(error.verify_code, f"cannot be used for links: {error.verify_message}")
         yield f"{tls.certificate} {what} ({certificates.own()})"
         return
+    except ssl.SSLError as error:
+        yield f"{tls.certificate} cannot be used for links: {error.reason or error} ({certificates.own()})"
+        return
     if node not in names:
         shown = ", ".join(sorted(names)) or "nobody"
         yield (
@@ -42,7 +45,7 @@ def certificate_faults(node: str, tls: TlsConfig | None, certificates: Certifica
 
 
 def _names_shown(dialling: ssl.SSLContext, accepting: ssl.SSLContext) -> frozenset[str]:
-    """Return the names that a node sees when it dials itself. Raises SSLCertVerificationError if it refuses itself."""
+    """Return the names that a node sees when it dials itself. Raises SSLError if it refuses itself."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     dialler = dialling.wrap_bio(back, there)
     acceptor = accepting.wrap_bio(there, back, server_side=True)
