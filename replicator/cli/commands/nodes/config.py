@@ -49,6 +49,9 @@ def config_check(files: tuple[Path, ...], *, as_json: bool) -> None:
     if problems:
         sys.exit(USAGE_EXIT_CODE)
     if not as_json:
+        for each in loaded:
+            for missing in _not_there_yet(each):
+                click.echo(missing, err=True)
         click.echo("no problems found")
 
 
@@ -71,6 +74,15 @@ def _problems_beside(checked: Config) -> Iterator[str]:
             yield from read_whole_file(checked.users.passwd_file).problems
         except PasswdFileError as error:
             yield f"{checked.users.passwd_file}: {error}"
+
+
+def _not_there_yet(checked: Config) -> Iterator[str]:
+    """Yield which files are missing that may come later: the node runs without them, unless a path is mistyped."""
+    users, tokens = checked.users, checked.http.tokens
+    if users.source is UserSource.FILE and not users.passwd_file.exists():
+        yield f"{users.passwd_file}: not there yet; {checked.node.id} has no users until `replicator user add` makes it"
+    if tokens is not None and not tokens.exists():
+        yield f"{tokens}: not there yet; {checked.node.id} accepts no token until `replicator token add` makes it"
 
 
 @config.command("show")

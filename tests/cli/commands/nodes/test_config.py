@@ -51,6 +51,7 @@ def written(directory: Path, configs: dict[str, Config]) -> list[Path]:
 
 
 def test_configurations_that_fit_each_other_have_no_problems(tmp_path: Path, invoke: Invoke) -> None:
+    (tmp_path / "users.passwd").write_text("ann:*\n")
     checked = invoke("config", "check", *written(tmp_path, nodes(tmp_path)))
     assert (checked.exit_code, checked.stdout, checked.stderr) == (0, "no problems found\n", "")
 
@@ -80,6 +81,17 @@ def test_what_nodes_do_not_agree_on_is_named(tmp_path: Path, invoke: Invoke) -> 
     assert len(found) == 7
     again = invoke("config", "check", "--json", *written(tmp_path, made))
     assert json.loads(again.stdout) == found
+
+
+def test_files_that_may_come_later_are_named_and_are_no_problems(tmp_path: Path, invoke: Invoke) -> None:
+    file = tmp_path / "dc1.toml"
+    file.write_text('node.id = "dc1"\nusers.passwd_file = "user.passwd"\nhttp.tokens = "http.tokens"\n')
+    checked = invoke("config", "check", file)
+    assert (checked.exit_code, checked.stdout) == (0, "no problems found\n")
+    users, tokens = checked.stderr.splitlines()
+    assert users.startswith(f"{tmp_path / 'user.passwd'}: not there yet; dc1 has no users until")
+    assert tokens.startswith(f"{tmp_path / 'http.tokens'}: not there yet; dc1 accepts no token until")
+    assert json.loads(invoke("config", "check", "--json", file).stdout) == []
 
 
 def test_one_file_twice_is_two_nodes_of_one_id(tmp_path: Path, invoke: Invoke) -> None:
