@@ -225,8 +225,12 @@ def user_import(file: Path, config_file: Path, *, replace: bool) -> None:
         for start in range(0, len(fresh), USERS_AT_ONCE):
             client.add_users(fresh[start : start + USERS_AT_ONCE], replace=replace)
     if kept := sorted(known & lines.keys()):
-        click.echo(f"{place.name}: {len(kept)} users exist already, and stay as they are, such as {kept[0]}", err=True)
-    click.echo(f"{place.name}: {len(fresh)} users of {file} added", err=True)
+        existing = (
+            f"{len(kept)} of {counted(len(lines), 'user')} exist already, and stay as they are, such as {kept[0]}"
+        )
+        click.echo(f"{place.name}: {existing}; --replace gives them the lines of {file}", err=True)
+    done = "added or replaced" if replace else "added"
+    click.echo(f"{place.name}: {counted(len(fresh), 'user')} of {file} {done}", err=True)
 
 
 def _place(config_file: Path) -> UserPlace:
