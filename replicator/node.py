@@ -33,6 +33,7 @@ from replicator.lmtp.trace import host_name
 from replicator.mail_doors import addresses_of, mail_handlers, site_of
 from replicator.network.certificates import Certificates
 from replicator.network.proxy_header import behind_proxies
+from replicator.network.rehearsal import certificate_faults
 from replicator.network.streams import Handler, Tls, certified, guarded, https, listen, own_socket
 from replicator.oauth import AccessTokens, ProviderKeys, key_source
 from replicator.reloading import Configuration, Reloading
@@ -105,7 +106,7 @@ async def run_node(
     check_none(config.node.database)
     async with Store.open(config.node.database, origin, environment, attachments_of(config), config.limits) as store:
         certificates, archive = _certificates_of(config), archive_of(config, environment)
-        _warn_of_exposed(config, certificates)
+        _warn_of_files(config, certificates)
         has_begun = await _claim(store, config, new_cluster=new_cluster)
         registry = _registry()
         keys = _provider_keys_of(config, certificates, environment, registry)
@@ -140,6 +141,7 @@ async def run_node(
             elsewhere=doors.reload,
             manager=manager,
             configuration=_configuration(config, reread, users, quotas),
+            faults=partial(_faults_of, config, certificates),
         )
         report = StatusReporter(
             coordinator,
@@ -214,7 +216,8 @@ def _registry() -> CollectorRegistry:
 def _users_of(config: Config, environment: Environment) -> UserDirectory:
     quota = QuotaLimits(config.quota.storage_bytes, config.quota.messages)
     file, site = config.users.passwd_file, site_of(config)
-    users = UserDirectory(file, quota=quota, clock_ms=environment.clock_ms, site=site)
+    is_from_cluster = config.users.source is UserSource.CLUSTER
+    users = UserDirectory(file, quota=quota, clock_ms=environment.clock_ms, site=site, is_from_cluster=is_from_cluster)
     users.refresh()  # warn of a missing file now, not when the first mail arrives
     return users
 
@@ -306,13 +309,20 @@ def umask_of(config: Config) -> int:
     return umask_for(filter(None, (config.content.attachments, config.checkpoint.directory)))
 
 
-def _warn_of_exposed(config: Config, certificates: Certificates) -> None:
-    """Log which files and directories others on this machine can read. A node does not change the operator's own."""
+def _warn_of_files(config: Config, certificates: Certificates) -> None:
+    """Log which files and directories others on this machine can read, and the faults of certificates.
+
+    A node does not change the operator's own files.
+    """
     warnings = [exposed_directory(config.node.data), exposed_file(config.users.passwd_file)]
     shareable = filter(None, (config.content.attachments, config.checkpoint.directory))
     warnings += [exposed_directory(directory, may_be_shared=True) for directory in shareable]
-    for warning in filter(None, (*warnings, *certificates.exposed())):
+    for warning in filter(None, (*warnings, *certificates.exposed(), *_faults_of(config, certificates))):
         log.warning("%s", warning)
+
+
+def _faults_of(config: Config, certificates: Certificates) -> Iterator[str]:
+    return certificate_faults(config.node.id, config.tls, certificates)
 
 
 def archive_of(config: Config, environment: Environment) -> Archive:

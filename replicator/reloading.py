@@ -10,7 +10,7 @@ present one began.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
 import trio
 
@@ -60,6 +60,7 @@ class Reloading:
     """The reading again of a node's configuration and certificates, and of the file of `keys`.
 
     `elsewhere` has the node's other processes read them, too, and may raise ConfigError. `manager` is told of readings.
+    `faults` returns why others would refuse the certificates in use.
     Belongs to the event loop.
     """
 
@@ -72,11 +73,13 @@ class Reloading:
         elsewhere: Callable[[], Awaitable[None]] | None = None,
         manager: ServiceManager | None = None,
         configuration: Configuration | None = None,
+        faults: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._configuration = configuration
         self._manager = manager or ServiceManager()
         self._certificates = certificates
         self._elsewhere = elsewhere
+        self._faults = faults
         self._keys = keys
         self._environment = environment
         self._turn = trio.Lock()
@@ -135,5 +138,5 @@ class Reloading:
         self._answered, self._problem = asked, None
         names = ", ".join(each.file for each in self.shown())
         log.info("the certificates were read again: %s", names or "there are none")
-        for warning in await self._environment.run_in_thread(self._certificates.exposed):
+        for warning in (*await self._environment.run_in_thread(self._certificates.exposed), *self._faults()):
             log.warning("%s", warning)

@@ -102,7 +102,7 @@ class ClusterUsers:
         def added(before: Values) -> Changes:
             known = next((user for user in named if _name_of(user) in before), None)
             if known is not None and not replace:
-                raise UserExistsError(f"user {known!r} already exists; set a new password instead")
+                raise UserExistsError(f"user {known!r} already exists; `replicator user passwd` sets a new password")
             return named
 
         await self._change(added)

@@ -19,6 +19,7 @@ import trustme
 from replicator.config import OauthConfig, TlsConfig
 from replicator.errors import ConfigError
 from replicator.network.certificates import Certificates
+from replicator.network.rehearsal import certificate_faults
 from replicator.oauth import ProviderKeys, key_source
 from replicator.reloading import Reloading
 from replicator.runtime.environment import Environment
@@ -127,6 +128,24 @@ async def test_key_that_others_can_read_is_told_at_each_reading(
     assert (
         warning == f"{files.key}: everybody on this machine can read it (mode 0644); close it by `chmod o= {files.key}`"
     )
+
+
+async def test_a_certificate_that_other_nodes_would_refuse_is_used_and_the_log_says_so(
+    files: TlsConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files.key.chmod(0o600)
+    certificates = Certificates(files)
+    faults = partial(certificate_faults, "dc1", files, certificates)
+    reloading = Reloading(certificates, Environment(), faults=faults)
+    await reloading.reload()
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    other = certificate(trustme.CA(), tmp_path, "other")
+    files.certificate.write_bytes(other.certificate.read_bytes())
+    files.key.write_bytes(other.key.read_bytes())
+    [shown, _] = await reloading.reload()
+    assert shown.name == "other"
+    [warning] = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert warning.startswith(f"{files.certificate} is not signed by this node's [tls] ca; all nodes need")
 
 
 async def test_each_reload_tells_the_keys_in_force(

@@ -23,7 +23,7 @@ import msgpack
 
 from protocol.units import MIB
 from replicator.cli.documents import parsed
-from replicator.cli.target import AUTHORITIES_VARIABLE, CommandError, NodeUrl
+from replicator.cli.target import AUTHORITIES_VARIABLE, TOKEN_VARIABLE, CommandError, NodeUrl
 from replicator.runtime.files.disk_room import DiskRoom
 from replicator.status import (
     CertificateStatus,
@@ -59,6 +59,10 @@ JSON, MSGPACK = "application/json", "application/vnd.msgpack"
 ANSWER_BYTES_MAX = 256 * MIB  # the list of a million mailboxes
 USERS_AT_ONCE = 200
 SHOWN_MAX = 200  # characters of an answer that makes no sense
+TOKEN_NEEDED = (
+    f"this needs a token: name a file with one by --token-file, or put it into the variable {TOKEN_VARIABLE};"
+    " `replicator token add` makes one"
+)
 OTHER_NAME = {62, 64}  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH
 NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"}
 
@@ -260,6 +264,8 @@ class NodeClient:
         document = self._parsed(json.loads, answer)
         if response.status >= HTTPStatus.BAD_REQUEST and response.status not in accepted:
             detail = document.get("detail") if isinstance(document, dict) else None
+            if response.status == HTTPStatus.UNAUTHORIZED and "Authorization" not in headers:
+                detail = TOKEN_NEEDED
             raise RefusedError(self._url, str(detail or response.reason), response.status)
         return document
 

@@ -158,7 +158,8 @@ def _troubles(node: NodeStatus) -> Iterator[str]:
         yield f"[yellow]{escape(node.sid)} lacks {count} of messages that it shows[/]. {how}"
     if node.search_texts is not None and node.search_texts.waiting:
         kept = f"it keeps that of {node.search_texts.bodies} ({size(node.search_texts.size_bytes)})"
-        what = f"is yet to keep the text of {node.search_texts.waiting} bodies for SEARCH"
+        waiting = "1 body" if node.search_texts.waiting == 1 else f"{node.search_texts.waiting} bodies"
+        what = f"is yet to keep the text of {waiting} for SEARCH"
         yield f"[yellow]{escape(node.sid)} {what}[/], which reads them until then; {kept}."
     if node.checkpoint.error is not None:
         why = escape(node.checkpoint.error)

@@ -306,7 +306,9 @@ def _check_peers(source: Source, config: Config) -> None:
     if len(config.peers) > PEERS_MAX:
         source.problem(("peer",), f"a node can have at most {PEERS_MAX} peers, not {len(config.peers)}")
     for sid in sorted({config.node.id, *(peer.id for peer in config.peers)} & set(config.node.removed)):
-        source.problem(("node", "removed"), f"removed: {sid!r} is listed as a node, too; remove it from one of the two")
+        listed = "is this node itself" if sid == config.node.id else "has a [[peer]] section, too"
+        advice = "remove it here" if sid == config.node.id else "remove it from one of the two"
+        source.problem(("node", "removed"), f"removed: {sid!r} {listed}; {advice}")
     ids: Counter[str] = Counter()
     addresses: Counter[PeerAddress] = Counter()
     for number, peer in enumerate(config.peers):

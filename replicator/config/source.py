@@ -24,6 +24,12 @@ FILE_MAX_BYTES = MIB
 
 TOML_POSITION = re.compile(r" \(at (?:line ([0-9]+), column [0-9]+|end of document)\)$")
 
+TOML_ADVICE = {
+    "Invalid value": '; text stands in quotes, such as "dc1"',
+    "Cannot overwrite a value": "; the key is there twice",
+}
+"""What an operator may have done, by tomllib's words."""
+
 
 class Source:
     """The parsed file and its problems. Raises ConfigError if the file cannot be read or parsed at all."""
@@ -40,7 +46,7 @@ class Source:
             position = TOML_POSITION.search(str(error))
             line = int(position[1]) if position and position[1] else text.count("\n") + 1
             reason = TOML_POSITION.sub("", str(error))
-            raise ConfigError(f"{file}:{line}: invalid TOML: {reason}") from error
+            raise ConfigError(f"{file}:{line}: invalid TOML: {reason}{TOML_ADVICE.get(reason, '')}") from error
         except (ValueError, RecursionError):  # tomllib does not say where
             raise ConfigError(
                 f"{file}: a number has thousands of digits, or lists or tables nest hundreds deep; shorten it"

@@ -297,6 +297,8 @@ def _why(error: Exception) -> str:
         if error.reason == "KEY_VALUES_MISMATCH":
             return "the key is another certificate's"
         return str(error) if error.reason else "one of them does not hold what it should, in the form PEM"
+    if isinstance(error, PermissionError):
+        return f"{error.strerror}; the node's user must be able to read it"
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return f"it does not begin with a usable certificate in the form PEM ({error})"
@@ -315,5 +317,5 @@ def _names(section: str, certificate: CertificateConfig) -> frozenset[str]:
     except x509.ExtensionNotFound:
         return frozenset()
     except (OSError, ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
-        raise ConfigError(f"{section}: cannot read the names in {certificate.file}: {_why(error)}") from error
+        raise ConfigError(f"{section}: cannot read {certificate.file}: {_why(error)}") from error
     return frozenset(name.lower() for name in extension.value.get_values_for_type(x509.DNSName))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import trio
 
-from replicator.config import PeerAddress, PeerConfig, SocketPath
+from replicator.config import Address, PeerAddress, PeerConfig, SocketPath
 from replicator.network.certificates import Certificates
 from replicator.network.tls_stream import TlsStream
 from replicator.runtime.files.file_modes import PRIVATE_FILE
@@ -45,11 +45,21 @@ async def listen(address: PeerAddress) -> list[trio.SocketListener]:
             return [trio.SocketListener(trio.socket.from_stdlib_socket(_bound(address.path)))]
         listeners = await trio.open_tcp_listeners(address.port, host=address.host)
     except OSError as error:
-        advice = "; another program may use it" if error.errno == errno.EADDRINUSE else ""
-        raise OSError(f"cannot listen on {address}: {error.strerror}{advice}") from error
+        raise OSError(f"cannot listen on {address}: {error.strerror}{_advice(error, address)}") from error
     for listener in listeners:
         _keep_alive(listener.socket)  # the sockets of its connections inherit that
     return listeners
+
+
+def _advice(error: OSError, address: PeerAddress) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return "; another program may use it"
+        case errno.EADDRNOTAVAIL:
+            return "; this machine has no such address"
+        case errno.EACCES if isinstance(address, Address):
+            return "; ports below 1024 need root's rights, or the capability CAP_NET_BIND_SERVICE"
+    return ""
 
 
 def _keep_alive(listening: trio.socket.SocketType) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 import trio
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _CONFIGURED = "is not signed by this node's [tls] ca; all nodes need certificates of one CA"
-_UNVERIFIED: Mapping[int, str] = {
+UNVERIFIED: Mapping[int, str] = {
     2: _CONFIGURED,
     9: "is not valid yet; check the clocks of both nodes",
     10: "has expired",
@@ -25,13 +25,21 @@ _UNVERIFIED: Mapping[int, str] = {
     20: _CONFIGURED,
     21: _CONFIGURED,
 }
-"""Faults of the other side's certificate, by OpenSSL's X509_V_ERR code."""
+"""Faults of a node's certificate, by OpenSSL's X509_V_ERR code."""
 
 _REFUSED: Mapping[str, str] = {
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "has expired, by the clock of the other side",
     "TLSV1_ALERT_UNKNOWN_CA": "is not signed by the other side's [tls] ca; all nodes need certificates of one CA",
 }
 """Faults that the other side finds with this node's certificate, by the alert of RFC 8446 section 6.2."""
+
+
+def names_of(handshaken: ssl.SSLObject | trio.SSLStream[trio.SocketStream]) -> frozenset[str]:
+    """Return the DNS names and common names in the certificate that the other side has shown in the handshake."""
+    certificate: Mapping[str, Any] = handshaken.getpeercert() or {}
+    names = {name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"}
+    subject = (pair for part in certificate.get("subject", ()) for pair in part)
+    return frozenset(names | {value for kind, value in subject if kind == "commonName"})
 
 
 async def send_alert(stream: trio.SSLStream[S]) -> None:
@@ -81,10 +89,7 @@ class TlsStream(trio.abc.Stream):
 
     def certified_names(self) -> frozenset[str]:
         """Return the names in the other side's certificate, once the handshake is done."""
-        certificate = self._stream.getpeercert() or {}
-        names = {name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"}
-        subject = (pair for part in certificate.get("subject", ()) for pair in part)
-        return frozenset(names | {value for kind, value in subject if kind == "commonName"})
+        return names_of(self._stream)
 
     async def _explained(self, operation: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
         """Call the operation. Raises TlsError if TLS fails."""
@@ -100,7 +105,7 @@ class TlsStream(trio.abc.Stream):
     def _reason(self, error: ssl.SSLError) -> str:
         name = error.reason or ""
         if isinstance(error, ssl.SSLCertVerificationError):
-            what = _UNVERIFIED.get(error.verify_code, f"cannot be used: {error.verify_message}")
+            what = UNVERIFIED.get(error.verify_code, f"cannot be used: {error.verify_message}")
             shown = self._shown()
             return f"its certificate {what}{f' ({shown})' if shown else ''}"
         if name in _REFUSED:

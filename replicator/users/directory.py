@@ -107,14 +107,17 @@ class UserDirectory:
         clock_ms: Callable[[], int] = wall_clock_ms,
         key: bytes | None = None,
         site: Site | None = None,
+        is_from_cluster: bool = False,
     ) -> None:
         """`quota`: the limits of users whose lines set none. `key`: of another process whose decoys are to be alike.
 
-        `site`: where this node is; None: every user's mail is here.
+        `site`: where this node is; None: every user's mail is here. `is_from_cluster`: the node writes the file itself,
+        once it has the cluster's table of users.
         """
         self._path = path
         self._quota = quota
         self._site = site
+        self._is_from_cluster = is_from_cluster
         self._run_in_thread = run_in_thread
         self._clock_ms = clock_ms
         self._version: FileVersion | None = None
@@ -159,7 +162,7 @@ class UserDirectory:
             if user in users:
                 return user
             if self._leaves(user) is not None:  # until then the mail does not go to another candidate either
-                raise UsersUnavailableError("the list of users has just changed; try again later")
+                raise UsersUnavailableError(f"the list of users has just changed; try again in {LEAVING_S:.0f} seconds")
         return None
 
     def users(self) -> list[str]:
@@ -427,6 +430,11 @@ class UserDirectory:
         else:
             consequence = "so the node accepts neither mail nor logins"
         text = f"{self._path}: cannot be read, {consequence}: {reason}"
+        if self._is_from_cluster and self._table is None and isinstance(error, FileNotFoundError):
+            text = (
+                "the cluster's table of users is not here yet, so the node accepts neither mail nor logins; it comes"
+                " from the other nodes; if there is none, begin it by `replicator user import` or `replicator user add`"
+            )
         if text != self._unreadable:
             log.warning("%s", text)
         self._unreadable = text

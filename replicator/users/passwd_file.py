@@ -201,7 +201,7 @@ def add_user(path: Path, user: str, password: str, *, scheme: str = DEFAULT_SCHE
 
     def add(lines: list[bytes]) -> list[bytes]:
         if _position(lines, user) is not None:
-            raise UserExistsError(f"{path}: user {user!r} already exists; set a new password instead")
+            raise UserExistsError(f"{path}: user {user!r} already exists; `replicator user passwd` sets a new password")
         if lines and not lines[-1].endswith(b"\n"):
             lines[-1] += b"\n"
         return _with_secret([*lines, line + b"\n"], scheme)

@@ -219,7 +219,7 @@ def test_relative_paths_start_at_the_configuration_file(tmp_path: Path, monkeypa
         ('[node]\nid = "a"\npriority = true', "3: priority: expected a whole number"),
         ('[node]\nid = "a"\nremoved = "b"', "3: removed: expected a list of at most 100 node ids"),
         ('[node]\nid = "a"\nremoved = ["B"]', "3: removed: expected a node id"),
-        ('[node]\nid = "a"\nremoved = ["b", "a"]', "3: removed: 'a' is listed as a node, too"),
+        ('[node]\nid = "a"\nremoved = ["b", "a"]', "3: removed: 'a' is this node itself; remove it here"),
         ('[node]\nid = "a"\n[users]\nsource = "x"', "4: source: expected one of 'file', 'cluster'"),
         (
             '[node]\nid = "a"\n[users]\nsource = "cluster"\npasswd_file = "x"',
@@ -295,7 +295,8 @@ def test_relative_paths_start_at_the_configuration_file(tmp_path: Path, monkeypa
             "6: address: [::1]:1 is this node's own address",
         ),
         ("[node\nid = 3", "1: invalid TOML: Expected ']' at the end of a table declaration"),
-        ('node.id = "a"\n\nnode.id = "b"', "3: invalid TOML: Cannot overwrite a value"),
+        ('node.id = "a"\n\nnode.id = "b"', "3: invalid TOML: Cannot overwrite a value; the key is there twice"),
+        ("[node]\nid = dc1", '2: invalid TOML: Invalid value; text stands in quotes, such as "dc1"'),
     ],
 )
 def test_each_problem_is_reported_with_line_and_remedy(tmp_path: Path, text: str, problem: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import ssl
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -21,6 +22,8 @@ from replicator.config import CertificateConfig, OauthConfig
 from replicator.errors import ConfigError
 from replicator.network.certificates import Certificate, Certificates, ServerContext
 from tests.end_to_end.helpers.certificates import certificate
+
+NOBODY = 65534
 
 
 @pytest.fixture(scope="module")
@@ -219,3 +222,15 @@ def test_authority_of_the_identity_provider_is_read_with_the_certificates(tmp_pa
         certificates.install(certificates.read())
     assert certificates.for_provider() is context
     assert Certificates(None, oauth=replace(oauth, jwks=tmp_path / "keys.json", ca=None)).for_provider() is None
+
+
+def test_a_file_that_the_nodes_user_may_not_read_is_named_with_what_is_needed(tmp_path: Path, ca: trustme.CA) -> None:
+    paths = certificate(ca, tmp_path, "dc1")
+    paths.certificate.chmod(0)
+    user = os.geteuid()
+    os.seteuid(user or NOBODY)  # root reads whatever it likes
+    try:
+        with pytest.raises(ConfigError, match=r"dc1\.pem: Permission denied; the node's user must be able to read it"):
+            Certificates(paths)
+    finally:
+        os.seteuid(user)

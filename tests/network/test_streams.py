@@ -21,3 +21,8 @@ async def test_clients_that_have_vanished_are_noticed_by_tcp() -> None:
             keeps.getsockopt(socket.IPPROTO_TCP, option)
             for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
         ] == [KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES]
+
+
+async def test_an_address_of_another_machine_is_named_as_such() -> None:
+    with pytest.raises(OSError, match=r"cannot listen on 192\.0\.2\.1:4420: .*; this machine has no such address"):
+        await listen(Address("192.0.2.1", 4420))

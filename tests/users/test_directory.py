@@ -163,6 +163,19 @@ async def test_incomplete_file_at_the_start_is_not_used(path: Path) -> None:
             UserDirectory(path).find("alice")
 
 
+def test_table_of_the_cluster_that_has_not_come_is_said_to_come(tmp_path: Path) -> None:
+    directory = UserDirectory(tmp_path / "users.passwd", is_from_cluster=True)
+    directory.refresh()
+    [problem] = directory.unreadable()
+    assert problem.startswith("the cluster's table of users is not here yet, so the node accepts neither")
+    write_file(tmp_path / "users.passwd", FILE)
+    assert directory.find("alice") == "alice"
+    (tmp_path / "users.passwd").unlink()
+    directory.refresh()
+    [problem] = directory.unreadable()
+    assert "cannot be read, so the node keeps the last users that it could read" in problem
+
+
 async def test_missing_user_counts_as_deleted_only_after_a_while(
     directory: UserDirectory, path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -172,7 +185,7 @@ async def test_missing_user_counts_as_deleted_only_after_a_while(
     write_file(path, "alice:{PLAIN}secret\nbob:{PLAIN}his\n")
     assert directory.find("alice") == "alice"
     assert directory.find("carol") is None
-    with pytest.raises(UsersUnavailableError, match="has just changed; try again later"):
+    with pytest.raises(UsersUnavailableError, match="has just changed; try again in 10 seconds"):
         directory.find("Bob@X")  # the other bob must not get this mail
     assert directory.find("bob@y") == "bob"
     assert directory.holds(bob)

@@ -70,7 +70,14 @@ def ending_in_one_line(file: Path, what: str) -> Iterator[None]:
         advice = ""
         if any(isinstance(error, DatabaseDamagedError) for error in errors):
             advice = f"; run `{own_name()} rebuild --from-peers --config {file}`"
-        raise kind(f"{file}: {what}: {'; '.join(map(str, errors))}{advice}")
+        raise kind(f"{file}: {what}: {'; '.join(map(_described, errors))}{advice}")
+
+
+def _described(error: Exception) -> str:
+    """Return the error's text. A file that may not be used is named with the user who wanted to."""
+    if isinstance(error, PermissionError) and isinstance(error.filename, str | Path):
+        return f"{error.filename}: {error.strerror}; user {os.geteuid()}, who runs this, needs the right to use it"
+    return str(error)
 
 
 async def _run(

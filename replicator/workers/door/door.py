@@ -18,7 +18,7 @@ from pathlib import Path
 import trio
 from prometheus_client import CollectorRegistry
 
-from replicator.config import Config
+from replicator.config import Config, UserSource
 from replicator.errors import ConfigError, DatabaseFailedError, DataError
 from replicator.imap.header_cache import HeaderCache
 from replicator.imap.matching.message_reader import Parsing
@@ -147,7 +147,10 @@ def _handlers(
 ) -> MailHandlers:
     """Return the function that serves a connection, by protocol."""
     config, refusals = order.config, RefusalMetrics(registry)
-    users = UserDirectory(config.users.passwd_file, key=order.users_key, site=site_of(config))
+    is_from_cluster = config.users.source is UserSource.CLUSTER
+    users = UserDirectory(
+        config.users.passwd_file, key=order.users_key, site=site_of(config), is_from_cluster=is_from_cluster
+    )
     users.refresh()
     lmtp = LmtpServer(
         LmtpServices(

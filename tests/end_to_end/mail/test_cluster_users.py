@@ -102,11 +102,11 @@ async def test_users_changed_at_one_node_are_users_of_all(tmp_path: Path, doors:
         old.write_text("alice:{PLAIN}x\nbob:{PLAIN}y\n")
         imported = run("user", "import", old)
         assert imported.exit_code == 0, imported.output
-        assert "1 users exist already, and stay as they are, such as alice" in imported.stderr
-        assert "1 users of" in imported.stderr
+        assert "1 of 2 users exist already, and stay as they are, such as alice; --replace gives" in imported.stderr
+        assert f"1 user of {old} added\n" in imported.stderr
         wait_for(lambda: can_log_in(far, "bob", "y"))
         assert can_log_in(near, "alice", "second")
-        assert run("user", "import", old, "--replace").exit_code == 0
+        assert f"2 users of {old} added or replaced\n" in run("user", "import", old, "--replace").stderr
         wait_for(lambda: can_log_in(far, "alice", "x"))
         assert run("user", "delete", "bob", at=far).exit_code == 0
         wait_for(lambda: recipient(near, "bob") == 550)

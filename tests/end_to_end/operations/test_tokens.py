@@ -61,7 +61,8 @@ async def test_commands_show_tokens_and_need_none_at_the_own_socket(
         (tmp_path / "secret").write_text(added.stdout, "utf-8")
 
         without = await run(partial(command, "status", "--url", url))
-        assert (without.exit_code, "this needs a token" in without.stderr) == (1, True)
+        advice = "this needs a token: name a file with one by --token-file"
+        assert (without.exit_code, advice in without.stderr) == (1, True)
         assert (await run(partial(command, "status", "--url", url, token=reader))).exit_code == 0
         may_not = await run(partial(command, "checkpoint", "--url", url, token=reader))
         assert (may_not.exit_code, "'monitor' has the role read, but" in may_not.stderr) == (1, True)

@@ -17,6 +17,7 @@ import click
 from replicator.cli.client import USERS_AT_ONCE, NodeClient
 from replicator.cli.group import HelpfulGroup
 from replicator.cli.output import echo_json
+from replicator.cli.stories.words import counted
 from replicator.cli.target import CommandError, NodeUrl, config_argument, url_of_config
 from replicator.config import UserSource
 from replicator.users import (
@@ -192,7 +193,7 @@ def user_purge(name: str, config_file: Path, *, yes: bool) -> None:
     with NodeClient(url_of_config(config_file)) as client:
         found = client.mailboxes(user)
         messages = sum(mailbox.messages for mailbox in found)
-        what = f"{messages} messages in {len(found)} folders of {user}"
+        what = f"{counted(messages, 'message')} in {counted(len(found), 'folder')} of {user}"
         if not yes and sys.stdin.isatty():
             click.confirm(f"Remove {what}, at all nodes?", abort=True, err=True)
         elif not yes:
@@ -201,7 +202,7 @@ def user_purge(name: str, config_file: Path, *, yes: bool) -> None:
         while removed[-1].more:
             removed.append(client.purge(user))
     messages, folders = sum(one.messages for one in removed), sum(one.folders for one in removed)
-    click.echo(f"{messages} messages and {folders} folders of {user} removed", err=True)
+    click.echo(f"{counted(messages, 'message')} and {counted(folders, 'folder')} of {user} removed", err=True)
 
 
 @user.command("import")
@@ -224,8 +225,12 @@ def user_import(file: Path, config_file: Path, *, replace: bool) -> None:
         for start in range(0, len(fresh), USERS_AT_ONCE):
             client.add_users(fresh[start : start + USERS_AT_ONCE], replace=replace)
     if kept := sorted(known & lines.keys()):
-        click.echo(f"{place.name}: {len(kept)} users exist already, and stay as they are, such as {kept[0]}", err=True)
-    click.echo(f"{place.name}: {len(fresh)} users of {file} added", err=True)
+        existing = (
+            f"{len(kept)} of {counted(len(lines), 'user')} exist already, and stay as they are, such as {kept[0]}"
+        )
+        click.echo(f"{place.name}: {existing}; --replace gives them the lines of {file}", err=True)
+    done = "added or replaced" if replace else "added"
+    click.echo(f"{place.name}: {counted(len(fresh), 'user')} of {file} {done}", err=True)
 
 
 def _place(config_file: Path) -> UserPlace:
@@ -238,8 +243,8 @@ def _tell_of_mail(client: NodeClient, user: str) -> None:
     messages = sum(mailbox.messages for mailbox in client.mailboxes(user))
     if messages:
         click.echo(
-            f"{folded(user)} finds {messages} messages of the former user of this name: log in as {folded(user)} and"
-            " delete them, if they are somebody else's",
+            f"{folded(user)} finds {counted(messages, 'message')} of the former user of this name; if that is somebody"
+            f" else's mail, run `replicator user delete` and `replicator user purge`, and add {folded(user)} again",
             err=True,
         )
 

@@ -28,17 +28,18 @@ def config() -> None:
 def config_check(files: tuple[Path, ...], *, as_json: bool) -> None:
     """Check configuration files as a node does at its start: keys, values, certificates and the passwd-file.
 
-    With several FILEs, the nodes of one cluster, also check that they fit each other. Exits with 2 if anything is
-    wrong. Changes nothing, and needs no running node.
+    Certificates must also be such that other nodes accept them now. With several FILEs, the nodes of one cluster, also
+    check that they fit each other. Exits with 2 if anything is wrong. Changes nothing, and needs no running node.
     """
-    problems, loaded = [], []
+    problems: list[str] = []
+    loaded: list[Config] = []
     for file in files:
         try:
             loaded.append(load_config(file, serving=True))
         except ConfigError as error:
             problems += str(error).split("\n")
-    for each in loaded:
-        problems += _problems_beside(each)
+        else:
+            problems += (f"{file}: {problem}" for problem in _problems_beside(loaded[-1]))
     problems += disagreements(loaded)
     if as_json:
         echo_json(problems)
@@ -48,23 +49,40 @@ def config_check(files: tuple[Path, ...], *, as_json: bool) -> None:
     if problems:
         sys.exit(USAGE_EXIT_CODE)
     if not as_json:
+        for each in loaded:
+            for missing in _not_there_yet(each):
+                click.echo(missing, err=True)
         click.echo("no problems found")
 
 
 def _problems_beside(checked: Config) -> Iterator[str]:
-    """Yield the problems of files that the configuration names."""
+    """Yield the problems of files that the configuration names, without the file of the configuration."""
     from replicator.network.certificates import Certificates  # noqa: PLC0415 - slow to import, and `show` needs neither
+    from replicator.network.rehearsal import certificate_faults  # noqa: PLC0415
     from replicator.users.passwd_file import PasswdFileError, read_whole_file  # noqa: PLC0415
 
     try:
-        Certificates(checked.tls, checked.certificates, of_clients=checked.client_certificates, oauth=checked.oauth)
+        certificates = Certificates(
+            checked.tls, checked.certificates, of_clients=checked.client_certificates, oauth=checked.oauth
+        )
     except ConfigError as error:
         yield str(error)
+    else:
+        yield from certificate_faults(checked.node.id, checked.tls, certificates)
     if checked.users.source is UserSource.FILE and checked.users.passwd_file.exists():
         try:
             yield from read_whole_file(checked.users.passwd_file).problems
         except PasswdFileError as error:
             yield f"{checked.users.passwd_file}: {error}"
+
+
+def _not_there_yet(checked: Config) -> Iterator[str]:
+    """Yield which files are missing that may come later: the node runs without them, unless a path is mistyped."""
+    users, tokens = checked.users, checked.http.tokens
+    if users.source is UserSource.FILE and not users.passwd_file.exists():
+        yield f"{users.passwd_file}: not there yet; {checked.node.id} has no users until `replicator user add` makes it"
+    if tokens is not None and not tokens.exists():
+        yield f"{tokens}: not there yet; {checked.node.id} accepts no token until `replicator token add` makes it"
 
 
 @config.command("show")

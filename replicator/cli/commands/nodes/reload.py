@@ -35,6 +35,7 @@ def reload(config_file: Path | None, url: str | None, *, as_json: bool) -> None:
         click.echo(f"{node.name} uses no certificates")
     for certificate in () if as_json else certificates:
         day = datetime.fromtimestamp(certificate.expires_ms / 1000, UTC)
-        click.echo(f"{node.name} uses {certificate.file} ({certificate.name}, until {day:%Y-%m-%d})")
+        until = "until" if day > datetime.now(UTC) else "expired on"
+        click.echo(f"{node.name} uses {certificate.file} ({certificate.name}, {until} {day:%Y-%m-%d})")
     if restart_for:
         click.echo(f"{node.name} needs a restart to use the new values of {', '.join(restart_for)}")

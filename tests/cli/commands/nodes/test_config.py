@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import trustme
 
 from replicator.config import (
     Config,
@@ -22,6 +24,7 @@ from replicator.config import (
     load_config,
 )
 from tests.cli.conftest import Invoke
+from tests.end_to_end.helpers.certificates import certificate
 
 SIDS = ("dc1", "dc2", "dc3")
 
@@ -48,6 +51,7 @@ def written(directory: Path, configs: dict[str, Config]) -> list[Path]:
 
 
 def test_configurations_that_fit_each_other_have_no_problems(tmp_path: Path, invoke: Invoke) -> None:
+    (tmp_path / "users.passwd").write_text("ann:*\n")
     checked = invoke("config", "check", *written(tmp_path, nodes(tmp_path)))
     assert (checked.exit_code, checked.stdout, checked.stderr) == (0, "no problems found\n", "")
 
@@ -79,6 +83,17 @@ def test_what_nodes_do_not_agree_on_is_named(tmp_path: Path, invoke: Invoke) -> 
     assert json.loads(again.stdout) == found
 
 
+def test_files_that_may_come_later_are_named_and_are_no_problems(tmp_path: Path, invoke: Invoke) -> None:
+    file = tmp_path / "dc1.toml"
+    file.write_text('node.id = "dc1"\nusers.passwd_file = "user.passwd"\nhttp.tokens = "http.tokens"\n')
+    checked = invoke("config", "check", file)
+    assert (checked.exit_code, checked.stdout) == (0, "no problems found\n")
+    users, tokens = checked.stderr.splitlines()
+    assert users.startswith(f"{tmp_path / 'user.passwd'}: not there yet; dc1 has no users until")
+    assert tokens.startswith(f"{tmp_path / 'http.tokens'}: not there yet; dc1 accepts no token until")
+    assert json.loads(invoke("config", "check", "--json", file).stdout) == []
+
+
 def test_one_file_twice_is_two_nodes_of_one_id(tmp_path: Path, invoke: Invoke) -> None:
     file = written(tmp_path, nodes(tmp_path))[0]
     checked = invoke("config", "check", file, file)
@@ -108,6 +123,35 @@ def test_every_problem_of_a_file_is_named(
     checked = invoke("config", "check", file)
     assert checked.exit_code == 2
     assert [word for word in words if word not in checked.stderr] == []
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("good", None),
+        ("expired", "dc1.pem has expired (dc1, until 2026-01-01); renew it"),
+        ("another CA's", "dc1.pem is not signed by this node's [tls] ca; all nodes need certificates of one CA (dc1, "),
+        ("another node's", "dc1.pem names dc2, localhost, but this node is dc1: the common name or a DNS"),
+    ],
+)
+def test_a_certificate_that_other_nodes_would_refuse_is_a_problem(
+    tmp_path: Path, invoke: Invoke, what: str, said: str | None
+) -> None:
+    ca, other = trustme.CA(), trustme.CA()
+    end = datetime(2026, 1, 1, tzinfo=UTC) if what == "expired" else None
+    sid = "dc2" if what == "another node's" else "dc1"
+    tls = certificate(other if what == "another CA's" else ca, tmp_path, sid, not_after=end)
+    if sid != "dc1":
+        tls = replace(tls, certificate=tls.certificate.rename(tmp_path / "dc1.pem"))
+    ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    made = replace(nodes(tmp_path)["dc1"], tls=replace(tls, ca=tmp_path / "ca.pem"))
+    checked = invoke("config", "check", *written(tmp_path, {"dc1": made}))
+    if said is None:
+        assert (checked.exit_code, checked.stdout) == (0, "no problems found\n")
+    else:
+        assert checked.exit_code == 2
+        assert checked.stderr.startswith(f"{tmp_path / 'dc1.toml'}: {tmp_path / said}")
+        assert checked.stderr.count("\n") == 1
 
 
 def test_what_is_shown_means_the_same(tmp_path: Path, invoke: Invoke) -> None:
