@@ -34,6 +34,7 @@ _OUTSIDE = re.compile(r"""href="(https?://[^"]*)""")
 _ASSET = re.compile(r"""<(?:script|img|iframe|source)\b[^>]*?\bsrc="?([^"\s>]+)|<link\b[^>]*?\bhref="?([^"\s>]+)""")
 _FOOTNOTE = re.compile(r"\[\^\w+\](?::.*(?:\n {4}.*)*)?")
 _CONTENTS = re.compile(r"^(?:- \[.+\]\(#\S+\)\n)+(?=\n## )", re.MULTILINE)
+_DIAGRAM = re.compile(r"^```mermaid\n.*?^```\n", re.MULTILINE | re.DOTALL)
 _LINE_NUMBER = re.compile(r'<a id="__codelineno[^>]*></a>')
 
 
@@ -62,6 +63,7 @@ def article(site: Path, document: Path) -> str:
 def test_a_page_shows_what_its_document_shows_elsewhere(site: Path, document: Path) -> None:
     """Python's Markdown has rules of its own for lists and fences; CommonMark is what repositories show."""
     text = _CONTENTS.sub("", document.read_text("utf-8"), count=1)  # which stand beside the page
+    text = _DIAGRAM.sub("", text)  # tables say the same
     text = _FOOTNOTE.sub("", text)  # CommonMark has none
     expected = MarkdownIt("commonmark").enable("table").render(text)
     shown = re.sub(r'<div class="footnote">.*?</div>', "", article(site, document), flags=re.DOTALL)
@@ -78,6 +80,15 @@ def test_pages_take_nothing_from_other_hosts(site: Path) -> None:
         for asset in assets:
             assert "//" not in asset, f"{page.name} takes {asset}"
             assert (page.parent / asset.partition("?")[0]).exists() or asset.startswith("/"), f"{page.name}: {asset}"
+
+
+def test_links_of_the_navigation_have_targets(site: Path) -> None:
+    """Mkdocs checks the links of pages, and not these."""
+    page = (site / "timing.html").read_text("utf-8")
+    links = re.findall(r'href="?(\w[\w.-]*)#([\w-]+)"? class="?md-nav__link', page)
+    assert len(links) == 2
+    for target, anchor in links:
+        assert f'id="{anchor}"' in (site / target).read_text("utf-8"), f"{target}#{anchor}"
 
 
 def test_a_link_that_leads_nowhere_is_refused(tmp_path: Path) -> None:

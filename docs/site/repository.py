@@ -3,7 +3,8 @@
 Links in the documents lead from file to file of the repository. Here those that leave `docs` are turned to where the
 site has the same file, and files that are no pages are copied. A link to something that is not there stays as it is, so
 that mkdocs refuses it. A link whose text is a document's file shows the document's title, and the contents above the
-first section are left out: the site has them beside the page.
+first section are left out: the site has them beside the page. So are Mermaid's diagrams, whose program would be
+another host's; the table below each says the same.
 """
 
 from __future__ import annotations
@@ -14,14 +15,22 @@ from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Link, Navigation, Section
 from mkdocs.structure.pages import Page
 
 PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
 """Documents outside of `docs` -> their pages."""
 
+SECTIONS = {
+    "Configuration keys": "configuration.html#keys-section-by-section",
+    "Metrics": "monitoring.html#the-node-itself",
+}
+"""Sections of other pages that the navigation has under `Reference`, too."""
+
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)((?:#[^)\s]+)?\))")
 _NAMED = re.compile(r"\[([\w-]+\.md)\](?=\((?:docs/|\.\./)?\1\))")
 _TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
+_DIAGRAM = re.compile(r"^```mermaid\n.*?^```\n", re.MULTILINE | re.DOTALL)
 _CONTENTS = re.compile(r"^(?:- \[.+\]\(#\S+\)\n)+(?=\n## )", re.MULTILINE)
 
 
@@ -36,6 +45,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             if _is_copied(root, path) and files.get_file_from_path(path) is None:
                 files.append(File.generated(config, path, abs_src_path=str(root / path)))
     return files
+
+
+def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:  # noqa: ARG001
+    """Add links to sections of pages that stand elsewhere in the navigation."""
+    [reference] = (item for item in nav.items if isinstance(item, Section) and item.title == "Reference")
+    reference.children[1:1] = [Link(title, url) for title, url in SECTIONS.items()]
+    return nav
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
@@ -58,7 +74,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         titles = [_TITLE.search(document.read_text("utf-8")) for document in documents]
         return f"[{titles[0][1]}]" if titles and titles[0] else match[0]
 
-    return _LINK.sub(turned, _NAMED.sub(titled, _CONTENTS.sub("", markdown, count=1)))
+    return _LINK.sub(turned, _NAMED.sub(titled, _DIAGRAM.sub("", _CONTENTS.sub("", markdown, count=1))))
 
 
 def _is_copied(root: Path, path: str) -> bool:
