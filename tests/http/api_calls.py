@@ -37,7 +37,8 @@ class Call:
 class Shown:
     """A route with what the page says of it; the answer to the first call is shown.
 
-    `body`: what a request's body is. `told`: what the handler's docstring leaves out.
+    `body`: what a request's body is. `told`: what the handler's docstring leaves out. `is_long`: the answer would fill
+    the page.
     """
 
     method: str
@@ -45,6 +46,7 @@ class Shown:
     calls: tuple[Call, ...]
     body: str = ""
     told: str = ""
+    is_long: bool = False
 
 
 def _json(document: object) -> bytes:
@@ -98,6 +100,8 @@ GROUPS = (
                    " or ended last, or null). It comes at once, then when something has changed, and every five seconds"
                    " at least. An event `problem` has `detail`, the reason why there is no overview now. The stream"
                    " ends after ten minutes, or when the token no longer holds; ask again."),
+        Shown("GET", "/api/v1/openapi.json", (Call("/api/v1/openapi.json", 200, "what this page says, for programs"),),
+              told="OpenAPI 3.1, with the types of all members.", is_long=True),
         Shown("POST", "/api/v1/checkpoint", (Call("/api/v1/checkpoint", 200, "done; 202: it takes longer than 30 s"),),
               told="`outcome` is `written`, `unchanged`, `waiting` (until the last ones are in force) or `running`."),
         Shown("POST", "/api/v1/reload", (Call("/api/v1/reload", 200, "the certificates that are used now"),),
@@ -221,20 +225,3 @@ GROUPS = (
         )),
     )),
 )  # fmt: skip
-
-PARAMETERS = {
-    "after": "a UID; only messages above it (0)",
-    "flags": "flags and keywords, separated by spaces (none)",
-    "guid": "the mail with this GUID, in hexadecimal",
-    "last": "so many entries at most, up to 10,000 (50)",
-    "mailbox": "the folder (INBOX)",
-    "message_id": "mails with this Message-ID, without its angle brackets",
-    "name": "the folder, or of the page the file",
-    "node": "the new master (the node itself)",
-    "received_ms": "the date of its receipt (now)",
-    "since_ms": "only entries since then (all)",
-    "uid": "the mail that has, or had, this UID",
-    "user": "the user's name",
-    "wait": "`true`: answer when the task has ended, or after a second",
-}
-"""What is in the path or the query, and in brackets what stands for it if it is not there."""

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
@@ -14,6 +14,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import fill
+from types import NoneType
 from typing import TypeAlias
 
 import pytest
@@ -32,11 +33,13 @@ from replicator.config import (
 from replicator.http.access import needed_role
 from replicator.http.api import ROUTES
 from replicator.http.message import JSON_TYPE, PROBLEM_TYPE
+from replicator.http.openapi import Schemas
+from replicator.http.parameters import PARAMETERS
 from replicator.http.routing import Route
 from replicator.http.server import BODY_BYTES_MAX, HANDLER_S, JSON_BYTES_MAX
 from replicator.http.services import HttpServices
 from tests.end_to_end.helpers.in_process import free_ports, running
-from tests.http.api_calls import GROUPS, HASH, PARAMETERS, READY, Call, Shown
+from tests.http.api_calls import GROUPS, HASH, READY, Call, Shown
 
 PAGE = Path(__file__).parents[2] / "docs" / "http-api.md"
 DIRECTORY = "/var/lib/mail-replicator"
@@ -50,8 +53,9 @@ INTRODUCTION = f"""\
 # HTTP API
 
 What a node answers on its `listen.http` address, and at its own socket, `http.sock` in `node.data`, which only the
-node's user and root can open. `replicator` asks the same. This page is generated: the routes are those of
-`replicator/http/api.py`, and the answers come from a node of two (`tests/http/test_http_api_page.py`).
+node's user and root can open. `replicator` asks the same, and `GET /api/v1/openapi.json` tells programs what this page
+says. The page is generated: the routes are those of `replicator/http/api.py`, and the answers come from a node of two
+(`tests/http/test_http_api_page.py`).
 
 ```sh
 curl --unix-socket dc1/http.sock http://localhost/api/v1/status
@@ -205,7 +209,7 @@ def lines(shown: Shown, told: Told) -> Iterator[str]:
     shown_headers = [f"{name.title()}: {value}" for name, value in answer.headers.items() if name.startswith("auth-")]
     if shown_headers:
         yield from ("", "```", *(re.sub(r"(Port: )\d+", r"\g<1>143", line) for line in shown_headers), "```")
-    elif answer.headers["content-type"] == JSON_TYPE:
+    elif answer.headers["content-type"] == JSON_TYPE and not shown.is_long:
         yield from ("", "```json", indented(answer.body), "```")
     else:
         yield from ("", f"The answer is `{answer.headers['content-type']}`.")
@@ -234,8 +238,13 @@ def is_alike(one: object, other: object) -> bool:
     return one is None or other is None or isinstance(one, int | float) == isinstance(other, int | float)
 
 
-async def test_page_tells_what_a_node_answers() -> None:
-    made = page(await answers())
+@pytest.fixture(scope="module")
+def told() -> Told:
+    return trio.run(answers)
+
+
+def test_page_tells_what_a_node_answers(told: Told) -> None:
+    made = page(told)
     if "REWRITE_DOCS" in os.environ:
         PAGE.write_text(made, "utf-8")
     kept = PAGE.read_text("utf-8")
@@ -243,6 +252,76 @@ async def test_page_tells_what_a_node_answers() -> None:
     assert _JSON_BLOCK.sub("", kept) == _JSON_BLOCK.sub("", made), again
     for one, other in zip(_JSON_BLOCK.findall(kept), _JSON_BLOCK.findall(made), strict=True):
         assert is_alike(json.loads(one), json.loads(other)), again
+
+
+def conforms(value: object, schema: Mapping[str, object], schemas: Mapping[str, Mapping[str, object]]) -> bool:
+    """Return True if JSON is as its schema says. Raises ValueError if the schema says what is not looked at."""
+    match schema:
+        case {"$ref": str(name)}:
+            return conforms(value, schemas[name.removeprefix("#/components/schemas/")], schemas)
+        case {"anyOf": list(some)}:
+            return any(conforms(value, each, schemas) for each in some)
+        case {"enum": list(some)}:
+            return value in some
+        case {"type": "array", "prefixItems": list(kinds), "items": False}:
+            return (
+                isinstance(value, list)
+                and len(value) == len(kinds)
+                and all(conforms(one, kind, schemas) for one, kind in zip(value, kinds, strict=True))
+            )
+        case {"type": "array", "items": dict(kind)}:
+            return isinstance(value, list) and all(conforms(one, kind, schemas) for one in value)
+        case {"type": "object", "properties": dict(members), "required": list(names), "additionalProperties": more}:
+            assert more is False
+            if not isinstance(value, dict) or not set(names) <= value.keys() <= members.keys():
+                return False
+            return all(conforms(one, members[name], schemas) for name, one in value.items())
+        case {"type": "object", "additionalProperties": dict(kind)}:
+            return isinstance(value, dict) and all(conforms(one, kind, schemas) for one in value.values())
+        case {"type": str(kind)} if schema.keys() == {"type"}:
+            python = {"null": NoneType, "boolean": bool, "integer": int, "number": float, "string": str}[kind]
+            return type(value) is python or (kind == "number" and type(value) is int)
+        case {} if not schema:
+            return True
+    raise ValueError(f"{schema} is not looked at")
+
+
+def test_openapi_document_describes_all_that_was_asked_and_answered(told: Told) -> None:
+    [described] = (answer for (_, call), answer in told.items() if call.target.endswith("/openapi.json"))
+    document = json.loads(described.body)
+    schemas = document["components"]["schemas"]
+    problem = document["components"]["responses"]["Problem"]["content"][PROBLEM_TYPE]["schema"]
+    asked = 0
+    for route in (route for group in GROUPS for route in group.routes):
+        operation = document["paths"][route.path][route.method.lower()]
+        found = {(each["name"], each["in"]) for each in operation["parameters"]}
+        assert found == {
+            *((name, "path") for name in _IN_PATH.findall(route.path)),
+            *((name, "query") for name in routes[route.method, route.path].query),
+        }
+        for call in route.calls:
+            answer = told[route.method, call]
+            kind = answer.headers["content-type"]
+            if kind == PROBLEM_TYPE:
+                assert conforms(json.loads(answer.body), problem, schemas), route
+            elif kind == JSON_TYPE and answer.body:
+                schema = operation["responses"]["2XX"]["content"][JSON_TYPE]["schema"]
+                assert conforms(json.loads(answer.body), schema, schemas), (route, answer, schema)
+                asked += 1
+            else:
+                assert "content" not in operation["responses"]["2XX"], route
+            if routes[route.method, route.path].body_type == JSON_TYPE and call.status < HTTPStatus.BAD_REQUEST:
+                schema = operation["requestBody"]["content"][JSON_TYPE]["schema"]
+                assert conforms(json.loads(call.body), schema, schemas), (route, call.body)
+                assert not conforms({"colour": 1}, schema, schemas), route
+    assert asked > len(routes) / 2
+    assert {path for path, methods in document["paths"].items() for _ in methods} == {path for _, path in routes}
+
+
+def test_what_is_no_json_has_no_schema() -> None:
+    for wrong in (bytes, set[int], list):
+        with pytest.raises(TypeError, match="has no schema"):
+            Schemas().of(wrong)
 
 
 def test_page_has_all_routes_and_parameters() -> None:
