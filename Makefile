@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup tools run demo test lint pytest soak soak-commit soak-processes fuzz bench bench-peers bench-spark wheel deb man lock clean
+.PHONY: help setup tools run demo test lint pytest soak soak-commit soak-processes fuzz bench bench-peers bench-spark wheel deb man docs lock clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -79,12 +79,23 @@ deb: setup ## the Debian package, in dist/; it brings its own Python libraries
 man: setup ## the manual pages, in dist/man/
 	@$(BIN)/python -m replicator.cli.manual dist/man
 
+DOCS := .venv-docs
+docs: $(DOCS)/.complete ## the documents as a site, in dist/site/; `SERVE=1` shows it on http://127.0.0.1:8000
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs $(if $(SERVE),serve,build)
+
+$(DOCS)/.complete: constraints-docs.txt
+	@echo 'Setting up $(DOCS), which takes about half a minute ...' >&2
+	@test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: --requirement constraints-docs.txt
+	@touch $@
+
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(if $(UPGRADE),--upgrade)
 lock: tools ## pin what is installed, with the hashes of all its files; UPGRADE=1 takes the newest versions
 	@$(LOCK) --group build --output-file constraints-build.txt
 	@$(LOCK) --constraint constraints-build.txt pyproject.toml --all-extras --group dev --output-file constraints.txt
 	@$(LOCK) --constraint constraints.txt pyproject.toml --extra inventory --output-file constraints-node.txt
 	@$(LOCK) --group tools --output-file constraints-tools.txt
+	@$(LOCK) --constraint constraints.txt --group docs --output-file constraints-docs.txt
 
 clean: ## remove the environment; mail under var/ stays
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(DOCS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -10,7 +10,7 @@ import pytest
 from tests.headings import FENCED, anchors
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ("benchmarks", "master_election", "protocol", "replicator", "resync", "spark", "tests")
+SOURCES = ("benchmarks", "docs", "master_election", "protocol", "replicator", "resync", "spark", "tests")
 CODE = [path for folder in SOURCES for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".lark")]
 DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
 _FILE = re.compile(r"`((?:\w+/)*\w+\.(?:py|lark))`")

@@ -11,7 +11,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-LOCKS = ("constraints-build.txt", "constraints.txt", "constraints-node.txt", "constraints-tools.txt")
+LOCKS = (
+    "constraints-build.txt",
+    "constraints.txt",
+    "constraints-node.txt",
+    "constraints-tools.txt",
+    "constraints-docs.txt",
+)
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 
@@ -52,6 +58,7 @@ def test_all_that_the_project_asks_for_is_pinned() -> None:
         ],
         "constraints-node.txt": [*PROJECT["project"]["dependencies"], *extras["inventory"]],
         "constraints-tools.txt": [*groups["tools"], *groups["fuzz"]],
+        "constraints-docs.txt": groups["docs"],
     }
     assert tuple(sought) == LOCKS
     for name, requirements in sought.items():

@@ -48,6 +48,13 @@ class Access:
         return Caller.HOLDER
 
 
+def needed_role(method: str, route: Route[Services]) -> Role:
+    """Return the role that a token needs here; one with the role `operate` may do everything."""
+    if route.is_for_proxies:
+        return Role.PROXY
+    return Role.READ if method in READING and not route.is_private else Role.OPERATE
+
+
 def _check_token(tokens: Tokens, head: Head, route: Route[Services]) -> None:
     """Refuse a request without a token, or with one that does not allow it (RFC 6750 section 3.1)."""
     scheme, _, secret = head.headers.get("authorization", "").partition(" ")
@@ -56,8 +63,7 @@ def _check_token(tokens: Tokens, head: Head, route: Route[Services]) -> None:
     token = tokens.holder(secret.strip())
     if token is None:
         raise _unauthorised("there is no such token; `replicator token list` lists all", 'error="invalid_token"')
-    is_for_readers = head.method in READING and not route.is_private
-    needed = Role.PROXY if route.is_for_proxies else Role.READ if is_for_readers else Role.OPERATE
+    needed = needed_role(head.method, route)
     if token.role not in {needed, Role.OPERATE}:
         raise ProblemError(
             HTTPStatus.FORBIDDEN,

@@ -17,6 +17,7 @@
 | `GET /api/v1/users/USER/messages?mailbox=&after=` | UID and SHA-256 of messages above a UID, one page |
 | `POST /api/v1/users/USER/messages?mailbox=&flags=&received_ms=` | 201 and the UID of the message in the body |
 | `POST /api/v1/users/USER/messages/batch?mailbox=` | 201 and the UIDs of the messages in the body; all or none |
+| `GET /api/v1/openapi.json` | all routes, as an OpenAPI document |
 
 A folder name in a path is one segment (`Archive%2F2024`); `flags` are separated by spaces, in UTF-8 and percent-encoded
 like everything else. A batch is MessagePack: an array with `[received_ms or nil, [flag, ...], body]` for each message,
@@ -38,7 +39,17 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from protocol.values import UID_MAX
 from replicator.errors import ConfigError, FolderExistsError, FolderNotFoundError
-from replicator.http.message import Caller, ProblemError, Request, Response, encode_list, json_response
+from replicator.http.documents import (
+    BatchDocument,
+    FolderDocument,
+    HealthDocument,
+    LivenessDocument,
+    MasterDocument,
+    MessagesDocument,
+    SavedDocument,
+)
+from replicator.http.message import Caller, ProblemError, Request, Response, encode_json, encode_list, json_response
+from replicator.http.openapi import openapi_document
 from replicator.http.page.routes import PAGE_ROUTES
 from replicator.http.parameters import TIME_MAX_MS, no_such_user, number
 from replicator.http.proxy_routes import PROXY_ROUTES
@@ -50,7 +61,16 @@ from replicator.http.users.routes import USER_ROUTES
 from replicator.mail.flags import settable_in
 from replicator.mail.mailstore import INBOX, Folder, NewMessage, SavedMessage, canonical_name
 from replicator.runtime.metrics import exposition
-from replicator.status import CheckpointOutcome, CheckpointResult, CheckpointStatus, QuotaStatus, SearchTextStatus
+from replicator.status import (
+    CertificateStatus,
+    CheckpointOutcome,
+    CheckpointResult,
+    CheckpointStatus,
+    MailboxStatus,
+    NodeStatus,
+    QuotaStatus,
+    SearchTextStatus,
+)
 
 MESSAGE_TYPE = "message/rfc822"
 BATCH_TYPE = "application/vnd.msgpack"
@@ -209,6 +229,11 @@ async def post_batch(services: HttpServices, request: Request) -> Response:
     )
 
 
+async def get_openapi(services: HttpServices, _request: Request) -> Response:
+    """Return these routes as an OpenAPI document."""
+    return Response(HTTPStatus.OK, await services.run_in_thread(lambda: encode_json(openapi_document(ROUTES))))  # 50 ms
+
+
 def _shown_uid(saved: SavedMessage) -> int | None:
     return saved.uid if saved.shown else None
 
@@ -261,25 +286,38 @@ def _folder_document(folder: Folder) -> dict[str, object]:
 
 
 ROUTES: tuple[Route[HttpServices], ...] = (
-    Route("GET", "/healthz", get_health, is_open=True),
-    Route("GET", "/livez", get_liveness),
+    Route("GET", "/healthz", get_health, is_open=True, answer=HealthDocument),
+    Route("GET", "/livez", get_liveness, answer=LivenessDocument),
     Route("GET", "/metrics", get_metrics),
-    Route("GET", "/api/v1/status", get_status),
-    Route("GET", "/api/v1/mailboxes", get_mailboxes, query=frozenset({"user"})),
-    Route("PUT", "/api/v1/users/{user}/folders/{name}", put_folder),
-    Route("GET", "/api/v1/users/{user}/quota", get_quota),
-    Route("GET", "/api/v1/users/{user}/folders/{name}/master", get_master),
-    Route("PUT", "/api/v1/users/{user}/folders/{name}/master", put_master, query=frozenset({"node"})),
-    Route("POST", "/api/v1/checkpoint", post_checkpoint),
-    Route("POST", "/api/v1/reload", post_reload),
-    Route("POST", "/api/v1/search/rebuild", post_search_rebuild),
-    Route("GET", "/api/v1/users/{user}/messages", list_messages, query=frozenset({"mailbox", "after"})),
+    Route("GET", "/api/v1/status", get_status, answer=NodeStatus),
+    Route("GET", "/api/v1/mailboxes", get_mailboxes, query=frozenset({"user"}), answer=list[MailboxStatus]),
+    Route("PUT", "/api/v1/users/{user}/folders/{name}", put_folder, answer=FolderDocument),
+    Route("GET", "/api/v1/users/{user}/quota", get_quota, answer=QuotaStatus),
+    Route("GET", "/api/v1/users/{user}/folders/{name}/master", get_master, answer=MasterDocument),
+    Route(
+        "PUT",
+        "/api/v1/users/{user}/folders/{name}/master",
+        put_master,
+        query=frozenset({"node"}),
+        answer=MasterDocument,
+    ),
+    Route("POST", "/api/v1/checkpoint", post_checkpoint, answer=CheckpointResult),
+    Route("POST", "/api/v1/reload", post_reload, answer=list[CertificateStatus]),
+    Route("POST", "/api/v1/search/rebuild", post_search_rebuild, answer=SearchTextStatus),
+    Route(
+        "GET",
+        "/api/v1/users/{user}/messages",
+        list_messages,
+        query=frozenset({"mailbox", "after"}),
+        answer=MessagesDocument,
+    ),
     Route(
         "POST",
         "/api/v1/users/{user}/messages",
         post_message,
         query=frozenset({"mailbox", "flags", "received_ms"}),
         body_type=MESSAGE_TYPE,
+        answer=SavedDocument,
     ),
     Route(
         "POST",
@@ -287,10 +325,12 @@ ROUTES: tuple[Route[HttpServices], ...] = (
         post_batch,
         query=frozenset({"mailbox"}),
         body_type=BATCH_TYPE,
+        answer=BatchDocument,
     ),
     *TASK_ROUTES,
     *STORY_ROUTES,
     *PROXY_ROUTES,
     *USER_ROUTES,
     *PAGE_ROUTES,
+    Route("GET", "/api/v1/openapi.json", get_openapi, answer=dict[str, object]),
 )

@@ -9,6 +9,27 @@ from replicator.http.message import ProblemError, Request
 TIME_MAX_MS = 2**48 - 1  # as many bits as a stamp has (design section 2)
 
 
+PARAMETERS = {
+    "after": "a UID; only messages above it (0)",
+    "flags": "flags and keywords, separated by spaces (none)",
+    "guid": "the mail with this GUID, in hexadecimal",
+    "last": "so many entries at most, up to 10,000 (50)",
+    "mailbox": "the folder (INBOX)",
+    "message_id": "mails with this Message-ID, without its angle brackets",
+    "name": "the folder, or of the page the file",
+    "node": "the new master (the node itself)",
+    "received_ms": "the date of its receipt (now)",
+    "since_ms": "only entries since then (all)",
+    "uid": "the mail that has, or had, this UID",
+    "user": "the user's name",
+    "wait": "`true`: answer when the task has ended, or after a second",
+}
+"""What is in the path or the query, and in brackets what stands for it if it is not there."""
+
+NUMBERS = frozenset({"after", "last", "received_ms", "since_ms", "uid"})
+"""Those that are whole numbers."""
+
+
 def number(request: Request, name: str, maximum: int, minimum: int = 0) -> int | None:
     """Return a number of the query; None if it is not there. Raises ProblemError."""
     text = request.query.get(name)

@@ -26,7 +26,8 @@ class Route(Generic[Services]):
     type that web pages may send to another origin without a preflight request, so no page can write here through an
     operator's browser (there is no CORS). `is_open`: for everybody, whatever the listener's rules. `is_for_proxies`:
     for proxies of mail clients, whose tokens are good for nothing else. `is_private`: it tells more of users than
-    tokens for reading are good for.
+    tokens for reading are good for. `answer` and `takes` are the types of the JSON in answer and body, for `openapi`;
+    None: it is no JSON.
     """
 
     method: str
@@ -37,6 +38,8 @@ class Route(Generic[Services]):
     is_open: bool = False
     is_for_proxies: bool = False
     is_private: bool = False
+    answer: object = None
+    takes: object = None
 
     def match(self, segments: Sequence[str]) -> Mapping[str, str] | None:
         """Return the values of the named segments, or None if the path does not match."""

@@ -97,8 +97,10 @@ def _encoded(story: LoggedHistory | MailboxStory | MailStory) -> bytes:
 _STORY = frozenset({"uid", "guid", "message_id"})
 _LOG = frozenset({"last", "since_ms"})
 STORY_ROUTES: tuple[Route[HttpServices], ...] = (
-    Route("GET", "/api/v1/users/{user}/folders/{name}", get_mailbox),
-    Route("GET", "/api/v1/users/{user}/folders/{name}/log", get_log, query=_LOG, is_private=True),
-    Route("GET", "/api/v1/users/{user}/folders/{name}/story", get_story, query=_STORY, is_private=True),
-    Route("GET", "/api/v1/users/{user}/log", get_log, query=_LOG, is_private=True),
+    Route("GET", "/api/v1/users/{user}/folders/{name}", get_mailbox, answer=MailboxStory),
+    Route("GET", "/api/v1/users/{user}/folders/{name}/log", get_log, query=_LOG, is_private=True, answer=LoggedHistory),
+    Route(
+        "GET", "/api/v1/users/{user}/folders/{name}/story", get_story, query=_STORY, is_private=True, answer=MailStory
+    ),
+    Route("GET", "/api/v1/users/{user}/log", get_log, query=_LOG, is_private=True, answer=LoggedHistory),
 )

@@ -46,6 +46,7 @@ import trio
 from protocol.units import KIB
 from replicator.config.values import S3_URL, endpoint, sid
 from replicator.errors import InvalidNameError
+from replicator.http.documents import ApplyDocument
 from replicator.http.message import JSON_TYPE, Caller, ProblemError, Request, Response, json_response
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
@@ -55,13 +56,18 @@ from replicator.mail.annotations import check_owner_name
 from replicator.mail.mailstore import canonical_name, check_folder_name
 from replicator.tasks import (
     ApplyOptions,
+    ApplyStatus,
     CheckOptions,
+    CheckStatus,
     InventoryOptions,
+    InventoryStatus,
     ResyncOptions,
+    ResyncStatus,
     ScrubOptions,
     TaskName,
     TaskOptions,
     UndeleteOptions,
+    UndeleteStatus,
 )
 
 WAIT_S = 1.0  # between two reports of progress
@@ -202,12 +208,24 @@ _ORDERS: Mapping[TaskName, Callable[[HttpServices, Options], TaskOptions]] = {
 }
 
 
+_DOCUMENTS: Mapping[TaskName, tuple[object, object]] = {
+    "check": (CheckOptions, CheckStatus),
+    "scrub": (ScrubOptions, CheckStatus),
+    "resync": (ResyncOptions, ResyncStatus),
+    "undelete": (UndeleteOptions, UndeleteStatus),
+    "inventory": (InventoryOptions, InventoryStatus),
+    "apply": (ApplyDocument, ApplyStatus),
+}
+"""What a task takes, and its report."""
+
+
 def _routes(name: TaskName) -> tuple[Route[HttpServices], ...]:
     path = f"/api/v1/{name}"
+    takes, answer = _DOCUMENTS[name]
     return (
-        Route("POST", path, partial(start, name=name), body_type=JSON_TYPE),
-        Route("GET", path, partial(show, name=name), query=frozenset({"wait"})),
-        Route("DELETE", path, partial(cancel, name=name)),
+        Route("POST", path, partial(start, name=name), body_type=JSON_TYPE, answer=answer, takes=takes),
+        Route("GET", path, partial(show, name=name), query=frozenset({"wait"}), answer=answer),
+        Route("DELETE", path, partial(cancel, name=name), answer=answer),
     )
 
 

@@ -25,11 +25,13 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from http import HTTPStatus
 
+from replicator.http.documents import NewPassword, NewUsers, UserDocument, UsersDocument
 from replicator.http.message import JSON_TYPE, ProblemError, Request, Response, json_response
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices, UserControl
 from replicator.http.tasks.options import Options
 from replicator.http.users.purge import purge
+from replicator.status import PurgeResult
 from replicator.users import UserExistsError, UserUnknownError
 
 LINES_MAX = 200  # each may have 4 KiB, and one change to the table 2 MiB
@@ -106,9 +108,16 @@ def _problems() -> Iterator[None]:
 
 
 USER_ROUTES = (
-    Route("GET", "/api/v1/users", get_users),
-    Route("POST", "/api/v1/users/{user}/purge", post_purge),
-    Route("POST", "/api/v1/users", post_users, body_type=JSON_TYPE),
-    Route("PUT", "/api/v1/users/{user}/password", put_password, body_type=JSON_TYPE),
-    Route("DELETE", "/api/v1/users/{user}", delete_user),
+    Route("GET", "/api/v1/users", get_users, answer=list[str]),
+    Route("POST", "/api/v1/users/{user}/purge", post_purge, answer=PurgeResult),
+    Route("POST", "/api/v1/users", post_users, body_type=JSON_TYPE, answer=UsersDocument, takes=NewUsers),
+    Route(
+        "PUT",
+        "/api/v1/users/{user}/password",
+        put_password,
+        body_type=JSON_TYPE,
+        answer=UserDocument,
+        takes=NewPassword,
+    ),
+    Route("DELETE", "/api/v1/users/{user}", delete_user, answer=UserDocument),
 )

@@ -1,0 +1,115 @@
+"""Types of the JSON that has no data class of its own, in answers and in bodies of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NotRequired, TypedDict
+
+
+class HealthDocument(TypedDict):
+    """The readiness of a node. Strangers are told no reasons."""
+
+    sid: str
+    healthy: bool
+    reasons: NotRequired[list[str]]
+
+
+class LivenessDocument(TypedDict):
+    """The name of a node that runs."""
+
+    sid: str
+
+
+class FolderDocument(TypedDict):
+    """A folder. `mailbox_id` is hexadecimal."""
+
+    name: str
+    mailbox_id: str
+    uidvalidity: int
+
+
+class MasterDocument(TypedDict):
+    """The SID of a folder's master; None: not known."""
+
+    master: str | None
+
+
+class HashedMessage(TypedDict):
+    """A message by its UID and the hash of its body, hexadecimal."""
+
+    uid: int
+    sha256: str
+
+
+class MessagesDocument(TypedDict):
+    """Some of a folder's messages. `more`: there are others above the last UID."""
+
+    uidvalidity: int
+    messages: list[HashedMessage]
+    more: bool
+
+
+class SavedDocument(TypedDict):
+    """The place of a new message; `uid` None: the node does not show it yet."""
+
+    uidvalidity: int
+    uid: int | None
+
+
+class BatchDocument(TypedDict):
+    """The places of new messages."""
+
+    uidvalidity: int
+    uids: list[int | None]
+
+
+class UsersDocument(TypedDict):
+    """The number of users that were added."""
+
+    users: int
+
+
+class UserDocument(TypedDict):
+    """The user who was changed."""
+
+    user: str
+
+
+class NewUsers(TypedDict):
+    """Lines of a passwd-file."""
+
+    lines: list[str]
+    replace: NotRequired[bool | None]
+
+
+class NewPassword(TypedDict):
+    """The hash of a password, with its scheme."""
+
+    hash: str
+
+
+class PlannedDocument(TypedDict):
+    """A mailbox of a repair plan. `heads`: by SID, the origin and number of an entry, or None."""
+
+    user: str
+    mailbox: str
+    uidvalidity: int
+    heads: Mapping[str, tuple[str, int] | None]
+    damaged: NotRequired[bool | None]
+
+
+class ApplyDocument(TypedDict):
+    """The options of an apply."""
+
+    mailboxes: NotRequired[list[PlannedDocument] | None]
+    dry_run: NotRequired[bool | None]
+    rate: NotRequired[int | None]
+    texts: NotRequired[bool | None]
+
+
+class ProblemDocument(TypedDict):
+    """A problem (RFC 9457) of type `about:blank`."""
+
+    title: str
+    status: int
+    detail: str
