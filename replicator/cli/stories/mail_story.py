@@ -69,13 +69,14 @@ class JoinedLife:
 
 @dataclass(frozen=True, slots=True)
 class JoinedStory:
-    """The answers of all nodes. `not_asked`: nodes of the cluster that were not named."""
+    """The answers of all nodes. `answered`: those that gave one; `not_asked`: nodes of the cluster not named."""
 
     user: str
     mailbox: str
     lives: tuple[JoinedLife, ...]
     arrivals: tuple[Arrivals, ...]
     folders: tuple[FolderEvent, ...]
+    answered: tuple[str, ...]
     not_asked: tuple[str, ...]
 
 
@@ -95,6 +96,7 @@ def join(told: Iterable[NodeTold]) -> JoinedStory:
         tuple(lives),
         tuple(arrivals.values()),
         tuple(sorted(folders.values(), key=lambda event: event.time_ms)),
+        tuple(dict.fromkeys(story.node for story in stories)),
         tuple(sorted(peers - {one.name for one in told})),
     )
 

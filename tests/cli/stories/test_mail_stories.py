@@ -140,13 +140,42 @@ def test_mail_that_a_branch_expunged_and_no_merge_has_joined() -> None:
     expunged = Event("expunged", "dc2.a 9", "dc2", T_MS + 5, uid=3)
     said = answer(story(life(shown=SHOWN, events=(ARRIVED, expunged), unshown=("dc2.a 9",))))
     assert said == (
-        f"It is here although a branch expunged it by dc2 at {local(T_MS + 5)}: the branches are still to be joined."
+        f"It is here although it was expunged by dc2 at {local(T_MS + 5)}: that was on a branch that is still to be"
+        " joined."
     )
 
 
 def test_mail_that_is_only_in_another_folder() -> None:
     elsewhere = life(same="message_id", folder="Archive", shown=SHOWN)
     assert answer(story(elsewhere)) == "It is not in INBOX, as far as the nodes asked know, but in Archive."
+
+
+def test_two_mails_that_had_the_uid_are_not_taken_for_one() -> None:
+    """Two branches gave one UID to two mails, and a merge has given both of them others."""
+    mine = life(message_id="one@x", shown=replace(SHOWN, uid=9), events=(ARRIVED,))
+    theirs = life("dd", message_id="two@x", sha256="ee" * 32, shown=replace(SHOWN, uid=11))
+    said = answer(story(mine, theirs))
+    assert said == (
+        "2 different mails have or had this UID."
+        f" Message-ID <one@x>: It is in INBOX once, as UID 9, put there by dc1 at {local(T_MS)}."
+        f" Message-ID <two@x>: It is in INBOX once, as UID 11, put there by dc1 at {local(T_MS)}."
+    )
+
+
+def test_each_of_two_mails_that_had_the_uid_is_told_with_its_likes() -> None:
+    mine = life(message_id="one@x", shown=replace(SHOWN, uid=9))
+    same = life("ff", same="message_id", message_id="one@x", sha256="11" * 32, shown=replace(SHOWN, uid=10))
+    theirs = life("dd", sha256="ee" * 32, kept=KEPT)
+    said = answer(story(mine, theirs, same))
+    assert "Message-ID <one@x>: It is here twice because 2 messages with the same Message-ID" in said
+    assert f"GUID {'dd' * 16}: It is gone because it was expunged" in said
+    assert "INBOX still has" not in said, "the mail that is gone is like none of the others"
+
+
+def test_node_that_knows_nothing_of_the_mail_does_not_show_it() -> None:
+    """A node that has yet to get the entry by which the mail came tells of no life."""
+    said = answer(story(life(shown=SHOWN)), story(node="dc2"))
+    assert said.startswith("It is shown at dc1, and not at dc2: the nodes have yet to become equal. It is in INBOX")
 
 
 def test_nodes_that_show_it_under_different_uids() -> None:
