@@ -221,10 +221,3 @@ def test_what_was_not_looked_at_is_said() -> None:
     ) in text(story(life(shown=SHOWN), looked_at=limits, lives_left=4))
     assert "has not looked at everything" not in text(story(life(shown=SHOWN)))
     assert "not asked: dc2; name them" in text(story(life(shown=SHOWN)))
-
-
-def test_terminal_obeys_no_name_of_a_mail() -> None:
-    bold = "\x1b[1m"
-    hostile = life(shown=SHOWN, message_id=f"{bold}x@y", events=(replace(ARRIVED, flags=(f"{bold}flag",)),))
-    assert "\x1b" not in text(story(hostile))
-    assert "Message-ID <?[1mx@y>" in text(story(hostile))

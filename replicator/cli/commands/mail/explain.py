@@ -12,7 +12,7 @@ import click
 
 from protocol.values import UID_MAX
 from replicator.cli.client import NodeClient, RefusedError, UnreachableError
-from replicator.cli.output import echo_json
+from replicator.cli.output import echo_json, echo_lines
 from replicator.cli.stories import mail_lines
 from replicator.cli.stories.mail_story import NodeTold, better, join
 from replicator.cli.stories.verdict import sentences
@@ -66,8 +66,7 @@ def explain(user: str, mailbox: str, mail: str, *, configs: Sequence[Path], urls
             }
         )
     else:
-        for line in mail_lines.lines(told, joined):
-            click.echo(line)
+        echo_lines(mail_lines.lines(told, joined))
     if not joined.lives or any(one.error is not None for one in told):
         raise click.exceptions.Exit(1)
 
