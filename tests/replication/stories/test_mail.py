@@ -358,6 +358,43 @@ async def test_story_that_takes_too_long_ends_with_what_it_has(
         assert [(life.is_whole, kinds(told)) for life in told.lives] == [(False, ["arrived"])]
 
 
+async def test_expunged_mail_is_looked_at_within_limits(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        await node.mail.create_folder(USER, "Archive")
+        for name in ("INBOX", "Archive"):
+            for number in range(6):
+                await node.mail.save(await node.mail.folder(USER, name), NewMessage(f"{MAIL}{number}".encode()))
+            await node.expunge(*range(1, 6), name=name)
+        looked_at = (await story(node, "one@example.org")).looked_at
+        assert (looked_at.headers, looked_at.headers_left) == (12, 0)
+        monkeypatch.setattr(mail, "HEADERS_AT_ONCE", 2)
+        monkeypatch.setattr(mail, "KEPT_MAX", 4)
+        looked_at = (await story(node, "one@example.org")).looked_at
+        assert (looked_at.headers, looked_at.headers_left) == (10, 2), "what is beyond the limit of a folder is told"
+        monkeypatch.setattr(mail, "KEPT_IN_ALL_MAX", 2)
+        looked_at = (await story(node, "one@example.org")).looked_at
+        assert (looked_at.headers, looked_at.headers_left) == (4, 8)
+        monkeypatch.setattr(timing, "STORY_READ_S", 0.0)
+        looked_at = (await story(node, 6)).looked_at
+        assert (looked_at.headers, looked_at.headers_left, looked_at.messages_left) == (0, 12, 2)
+
+
+async def test_deleted_folders_of_one_name_are_looked_at_within_the_time(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        for _ in range(3):
+            await make_twice(nodes, "Work")
+            await nodes["dc1"].mail.delete_folder(USER, "Work")
+        assert (await story(nodes["dc1"], 99, "Work")).looked_at.entries_left is False
+        monkeypatch.setattr(timing, "STORY_READ_S", 0.0)
+        looked_at = (await story(nodes["dc1"], 99, "Work")).looked_at
+        assert (looked_at.entries, looked_at.entries_left) == (0, True)
+
+
 async def test_stories_hold_no_reader_of_clients(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Stories read on connections of their own, of which there are two."""
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
