@@ -62,6 +62,9 @@ class MailStoryTeller:
         self._clock_ms = clock_ms
         self._until = trio.current_time() + timing.STORY_READ_S
         self._folders: dict[bytes, KnownFolder] = {}
+        self._of_this_name: list[bytes] = []
+        self._shown: dict[bytes, int] = {}  # numbers of messages by mailbox id
+        self._kept: dict[bytes, int] = {}  # those of expunged ones
         self._found: dict[tuple[bytes, bytes], Sameness] = {}  # mailbox id and GUID
         self._hashes: dict[bytes, bytes] = {}  # content hashes by GUID
         self._names: dict[bytes, str] = {}  # Message-IDs by content hash
@@ -75,6 +78,9 @@ class MailStoryTeller:
         folders = await self._reader.read(partial(story_rows.folders_of, user=self._user))
         folders.sort(key=lambda folder: folder.name != self._mailbox)  # those of this name first
         self._folders = {folder.mailbox_id: folder for folder in folders}
+        self._of_this_name = [folder.mailbox_id for folder in folders if folder.name == self._mailbox]
+        self._shown = await self._reader.read(partial(_message_counts, user=self._user))
+        self._kept = await self._reader.read(partial(story_rows.kept_counts, user=self._user))
         await self._find_asked(asked)
         await self._find_alike(asked.message_id)
         lives, arrivals = await self._lives()
@@ -108,9 +114,6 @@ class MailStoryTeller:
     def _is_late(self) -> bool:
         return trio.current_time() >= self._until
 
-    def _of_this_name(self) -> list[bytes]:
-        return [folder.mailbox_id for folder in self._folders.values() if folder.name == self._mailbox]
-
     def _note(self, holdings: Iterable[Holding], same: Sameness) -> None:
         for one in holdings:
             self._found.setdefault((one.mailbox_id, one.guid), same)
@@ -121,7 +124,7 @@ class MailStoryTeller:
     async def _find_asked(self, asked: AskedMail) -> None:
         if asked.guid is not None:
             found = await self._reader.read(
-                partial(story_rows.with_guid, mailbox_ids=self._of_this_name(), guid=asked.guid)
+                partial(story_rows.with_guid, mailbox_ids=self._of_this_name, guid=asked.guid)
             )
             self._note(found, "asked")
             if not found:
@@ -129,10 +132,10 @@ class MailStoryTeller:
         elif asked.uid is not None:
             await self._find_uid(asked.uid)
         elif asked.message_id is not None:
-            await self._find_message_ids({asked.message_id}, self._of_this_name(), "asked")
+            await self._find_message_ids({asked.message_id}, self._of_this_name, "asked")
 
     async def _find_uid(self, uid: int) -> None:
-        for mailbox_id in self._of_this_name():
+        for mailbox_id in self._of_this_name:
             found = await self._reader.read(partial(story_rows.at_uid, mailbox_id=mailbox_id, uid=uid))
             self._note(found, "asked")
             if found:
@@ -141,7 +144,7 @@ class MailStoryTeller:
 
     async def _find_in_logs(self, is_wanted: Callable[[bytes, int], bool]) -> None:
         """Find mails that these folders show no more, and of which only the log tells."""
-        for mailbox_id in self._of_this_name():
+        for mailbox_id in self._of_this_name:
             if self._is_late:
                 self._is_cut = True
                 return
@@ -161,13 +164,15 @@ class MailStoryTeller:
         if message_id is not None:
             names.add(message_id)
         if names:
-            elsewhere = [one for one in self._folders if message_id is None or one not in self._of_this_name()]
+            looked_at = frozenset[bytes]() if message_id is None else frozenset(self._of_this_name)
+            elsewhere = [one for one in self._folders if one not in looked_at]
             await self._find_message_ids(names, elsewhere, "message_id")
 
     async def _find_bodies(self, hashes: Sequence[bytes]) -> None:
-        shown = await self._reader.read(partial(_message_counts, user=self._user)) if hashes else {}
         for mailbox_id in self._folders if hashes else ():
-            count = shown.get(mailbox_id, 0)
+            count = self._shown.get(mailbox_id, 0)
+            if not count and mailbox_id not in self._kept:
+                continue
             if self._messages + count > MESSAGES_MAX or self._is_late:
                 self._messages_left += count
                 continue
@@ -177,13 +182,11 @@ class MailStoryTeller:
                 self._note(await self._reader.read(query), "body")
 
     async def _find_message_ids(self, names: Collection[str], mailbox_ids: Iterable[bytes], same: Sameness) -> None:
-        shown = await self._reader.read(partial(_message_counts, user=self._user))
-        kept = await self._reader.read(partial(story_rows.kept_counts, user=self._user))
         for mailbox_id in mailbox_ids:
-            seen = await self._look_at_shown(mailbox_id, names, same) if shown.get(mailbox_id) else 0
-            self._headers_left += max(0, shown.get(mailbox_id, 0) - seen)
-            seen = await self._look_at_kept(mailbox_id, names, same) if mailbox_id in kept else 0
-            self._headers_left += max(0, kept.get(mailbox_id, 0) - seen)
+            if shown := self._shown.get(mailbox_id, 0):
+                self._headers_left += max(0, shown - await self._look_at_shown(mailbox_id, names, same))
+            if kept := self._kept.get(mailbox_id, 0):
+                self._headers_left += max(0, kept - await self._look_at_kept(mailbox_id, names, same))
 
     async def _look_at_shown(self, mailbox_id: bytes, names: Collection[str], same: Sameness) -> int:
         """Return how many messages of the folder were looked at: the newest."""

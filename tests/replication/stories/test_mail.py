@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ from replicator.replication import timing
 from replicator.replication.stories import mail, message_ids
 from replicator.replication.writes.requests import SaveRequest
 from replicator.store.bodies.body_rows import StoredBody
-from replicator.store.db.queries import MailboxKey
-from replicator.store.log import chain_walk
+from replicator.store.db.queries import Connection, MailboxKey
+from replicator.store.log import chain_walk, story_rows
+from replicator.store.store import Reader
 from replicator.tasks import UndeleteOptions, UndeleteStatus
 from tests.replication.cluster import USER, Cluster, Node, cluster
 from tests.replication.log.truncating import checkpoint, forget_log
@@ -393,6 +395,43 @@ async def test_deleted_folders_of_one_name_are_looked_at_within_the_time(
         monkeypatch.setattr(timing, "STORY_READ_S", 0.0)
         looked_at = (await story(nodes["dc1"], 99, "Work")).looked_at
         assert (looked_at.entries, looked_at.entries_left) == (0, True)
+
+
+class CountedFolder(story_rows.KnownFolder):
+    """A folder that counts how often its name is read: by a story on the event loop."""
+
+    reads = 0
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        CountedFolder.reads += 1
+        return self[1]
+
+
+async def test_user_with_many_folders_costs_no_more_than_the_folders(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing compares each folder with each other, and empty ones are not read one by one."""
+
+    def counted(connection: Connection, user: str) -> list[story_rows.KnownFolder]:
+        return [CountedFolder(*folder) for folder in folders_of(connection, user)]
+
+    async def count_read(reader: Reader, query: Callable[[Connection], object]) -> object:
+        reads.append(query)
+        return await read(reader, query)
+
+    folders_of, read, reads = story_rows.folders_of, Reader.read, list[object]()
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        await node.save(f"{MAIL}mine")
+        for number in range(50):
+            await node.mail.create_folder(USER, f"Folder {number}")
+        monkeypatch.setattr(story_rows, "folders_of", counted)
+        monkeypatch.setattr(Reader, "read", count_read)
+        told = await story(node, "one@example.org")
+    assert [life.same for life in told.lives] == ["asked"]
+    assert CountedFolder.reads < 5 * 50
+    assert len(reads) < 25
 
 
 async def test_stories_hold_no_reader_of_clients(tmp_path: Path, autojump_clock: MockClock) -> None:
