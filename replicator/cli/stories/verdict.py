@@ -80,7 +80,7 @@ def _are_alike(one: JoinedLife, other: JoinedLife) -> bool:
 def _answer(asked: Sequence[JoinedLife], story: JoinedStory) -> list[str]:
     """Return the answer for lives that are alike. The story has no others."""
     here = [life for life in story.lives if life.any.folder == story.mailbox and life.shown_at]
-    first = next((life for life in asked if life.shown_at), asked[0])
+    first = max(asked, key=lambda life: (bool(life.shown_at), bool(life.coming_at)))
     if not first.shown_at:
         why = _coming(first) if first.coming_at else _gone(first, story)
         return [*why, *_others(first, here, story)]

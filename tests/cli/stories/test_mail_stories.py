@@ -130,6 +130,12 @@ def test_undelete_is_recommended_where_the_body_is() -> None:
     assert "at dc2 can bring it back until" in answer(without, story(life(kept=KEPT), node="dc2"))
 
 
+def test_mail_that_is_coming_is_told_before_its_like_that_is_gone() -> None:
+    coming = replace(ARRIVED, entry="dc2.a 7", node="dc2", time_ms=T_MS + 5000)
+    said = answer(story(life(kept=KEPT, events=(ARRIVED,)), life("dd", events=(coming,), unshown=("dc2.a 7",))))
+    assert said.startswith(f"It was put there by dc2 at {local(T_MS + 5000)}, and dc1 does not show it yet")
+
+
 def test_mail_that_only_a_merge_removed() -> None:
     removed = Event("removed", "dc2.a 9", "dc2", T_MS + 5, was=(3,))
     said = answer(story(life(events=(ARRIVED, removed))))
