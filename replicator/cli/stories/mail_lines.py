@@ -42,6 +42,9 @@ def _life(number: int, life: JoinedLife) -> Iterator[str]:
     for happened in life.events:
         yield f"   {_event(happened)}"
     for node, told in life.lives.items():
+        if told.events_left:
+            more = counted(told.events_left, "more change")
+            yield f"   {node} knows of {more}, of flags or older ones: see `replicator log show`"
         if not told.is_whole:
             since = "" if told.log_since_ms is None else f" before {local(told.log_since_ms)}"
             yield f"   the log of {node} does not tell what was{since or ' in this folder'}"

@@ -262,6 +262,7 @@ class MailStoryTeller:
             size_bytes=None if one is None else one.size_bytes,
             received_ms=None if one is None else one.received_ms,
             events=happened,
+            events_left=told.left[rows.guid],
             unshown=tuple(dict.fromkeys(event.entry for event in happened if event.entry in told.unshown)),
             log_since_ms=told.since_ms,
             is_whole=told.is_whole,

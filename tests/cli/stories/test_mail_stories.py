@@ -24,8 +24,8 @@ KEPT = KeptMail(3, T_MS + 1000, T_MS + 86_400_000, has_body=True)
 def life(guid: str = "aa", **members: object) -> MailLife:
     plain = MailLife(
         same="asked", guid=guid * 16, mailbox_id="bb" * 16, folder="INBOX", is_deleted=False, shown=None, kept=None,
-        message_id=None, sha256="cc" * 32, size_bytes=None, received_ms=None, events=(), unshown=(), log_since_ms=None,
-        is_whole=True,
+        message_id=None, sha256="cc" * 32, size_bytes=None, received_ms=None, events=(), events_left=0, unshown=(),
+        log_since_ms=None, is_whole=True,
     )  # fmt: skip
     return replace(plain, **members)  # type: ignore[arg-type]
 
@@ -209,6 +209,14 @@ def test_events_are_told_with_what_each_node_has_of_them() -> None:
     )
     assert f"   {local(T_MS - 1000)}  dc1  $Old set  [dc1.a 3]\n" in shown_lines, "dc2's log does not tell of that time"
     assert f"   the log of dc2 does not tell what was before {local(T_MS)}\n" in shown_lines
+
+
+def test_events_that_a_node_has_left_out_are_not_missing_there() -> None:
+    flagged = Event("flags_set", "dc2.a 5", "dc2", T_MS + 1000, uid=3, flags=("\\Seen",))
+    some = life(shown=SHOWN, events=(ARRIVED,), events_left=7)
+    shown_lines = text(story(life(shown=SHOWN, events=(ARRIVED, flagged))), story(some, node="dc2"))
+    assert "not there yet" not in shown_lines
+    assert "   dc2 knows of 7 more changes, of flags or older ones: see `replicator log show`\n" in shown_lines
 
 
 def test_event_of_which_one_node_knows_more_is_told_in_full() -> None:

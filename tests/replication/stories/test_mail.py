@@ -15,7 +15,7 @@ from replicator.errors import FolderNotFoundError
 from replicator.imap.rendering.outline import OUTLINER
 from replicator.mail.mailstore import NewMessage
 from replicator.replication import timing
-from replicator.replication.stories import mail, message_ids
+from replicator.replication.stories import mail, mail_lives, message_ids
 from replicator.replication.writes.requests import SaveRequest
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import Connection, MailboxKey
@@ -395,6 +395,25 @@ async def test_deleted_folders_of_one_name_are_looked_at_within_the_time(
         monkeypatch.setattr(timing, "STORY_READ_S", 0.0)
         looked_at = (await story(nodes["dc1"], 99, "Work")).looked_at
         assert (looked_at.entries, looked_at.entries_left) == (0, True)
+
+
+async def test_mail_whose_flags_change_all_the_time_has_a_short_story(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        await node.save("mine")
+        for number in range(6):
+            await node.flag(1, added=[f"$Flag{number}"])
+        await node.expunge(1)
+        [whole] = (await story(node, 1)).lives
+        assert (len(whole.events), whole.events_left) == (8, 0)
+        monkeypatch.setattr(mail_lives, "EVENTS_MAX", 4)
+        [some] = (await story(node, 1)).lives
+        assert some.events_left == 4
+        assert [(event.kind, event.flags) for event in some.events] == [
+            ("arrived", ()), ("flags_set", ("$Flag4",)), ("flags_set", ("$Flag5",)), ("expunged", ())
+        ]  # fmt: skip
 
 
 class CountedFolder(story_rows.KnownFolder):
