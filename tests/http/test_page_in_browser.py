@@ -14,6 +14,7 @@ from typing import cast
 import pytest
 import trio
 
+from replicator.errors import DatabaseFailedError
 from replicator.http.access import Access
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
@@ -42,9 +43,12 @@ class Figures(FixedReport):
     word: str = "connection refused"
     is_up: bool = False
     knows_nobody: bool = False
+    fails: bool = False
     released: trio.Event = field(default_factory=trio.Event)
 
     async def node_status(self) -> NodeStatus:
+        if self.fails:
+            raise DatabaseFailedError("the disk is broken")
         up, down = (await super().node_status()).links
         links: tuple[LinkStatus, ...] = (up, replace(down, up=self.is_up, since_ms=2_000, error=self.word))
         return replace(
@@ -130,6 +134,20 @@ async def test_broken_link_is_told_by_more_than_its_colour(services: HttpService
         await tab.until("document.querySelector('tr[data-peer=dc3]').textContent.includes('✓up for')")
         assert await tab.evaluate("document.querySelectorAll('.picture .cross').length") == 0
         assert await tab.text("#news") == "The link to dc3 is up."
+
+
+async def test_node_of_which_nothing_is_known_now_is_not_called_healthy(
+    services: HttpServices, report: Figures
+) -> None:
+    async with opened(services) as tab:
+        await tab.until(SHOWN)
+        assert "Healthy: mail can be read and changed here" in await tab.text("#health")
+        report.fails = True
+        await tab.until("document.getElementById('line').textContent.includes('the disk is broken')")
+        assert "Not known now; before, the node was healthy" in await tab.text("#health")
+        assert "can be read" not in await tab.text("#health")
+        report.fails = False
+        await tab.until("document.querySelector('#health').textContent.includes('can be read')")
 
 
 async def test_token_is_asked_for_and_a_wrong_one_is_told_in_words(services: HttpServices, tmp_path: Path) -> None:
