@@ -196,8 +196,9 @@ class MailLife:
     """The life of one mail in one folder, as one node tells it.
 
     `shown`, `kept`: as it is there now, or was; both None: the node knows of it from its log only. `events` are of this
-    node's log, the first comes first; `unshown`: those of their entries that the node does not show. `log_since_ms`:
-    when the oldest entry of the folder's that was looked at was numbered; None: there was none. `is_whole`: nothing of
+    node's log, the first comes first; `events_left`: so many more are not told, changes of flags before all others, and
+    older ones before newer ones; `unshown`: those of their entries that the node does not show. `log_since_ms`: time
+    of the folder's oldest entry that was looked at, when it was numbered; None: there was none. `is_whole`: nothing of
     the folder's history has left the log.
     """
 
@@ -213,6 +214,7 @@ class MailLife:
     size_bytes: int | None
     received_ms: int | None
     events: tuple[Event, ...]
+    events_left: int
     unshown: tuple[str, ...]
     log_since_ms: int | None
     is_whole: bool

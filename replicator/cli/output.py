@@ -6,11 +6,13 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, JustifyMethod, RenderableType
+from rich.markup import escape
 from rich.table import Table
 
 FOLDS = "…"
@@ -51,6 +53,22 @@ def own_name() -> str:
     if found is not None and Path(found).resolve() == program.resolve():
         return program.name
     return str(program.relative_to(Path.cwd()) if program.is_relative_to(Path.cwd()) else program)
+
+
+def printable(text: str) -> str:
+    """Return the text without characters that a terminal would obey, or that change the order of others."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def plain(text: str) -> str:
+    """Return the text so that neither rich nor a terminal takes any of it for a command."""
+    return escape(printable(text))
+
+
+def echo_lines(lines: Iterable[str]) -> None:
+    """Print lines that may quote what others have chosen, such as names of folders."""
+    for line in lines:
+        click.echo(printable(line))
 
 
 def echo_json(document: object) -> None:

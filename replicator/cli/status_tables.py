@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from rich.console import Console, RenderableType
-from rich.markup import escape
 from rich.table import Table
 
-from replicator.cli.output import ago, echo, own_name, size, table
+from replicator.cli.output import ago, echo, own_name, plain, size, table
 from replicator.cli.target import NodeUrl
 from replicator.status import LinkStatus, MailboxStatus, NodeStatus
 
@@ -104,7 +103,7 @@ def show(out: Console, answers: Sequence[NodeAnswer]) -> None:
 
 def _verdict(answers: Sequence[NodeAnswer], known: Sequence[NodeStatus]) -> Iterator[str]:
     if pairs := parted(answers):
-        named = escape("; ".join(f"{one} and {other}" for one, other in pairs))
+        named = plain("; ".join(f"{one} and {other}" for one, other in pairs))
         advice = "Until a link is back, neither gets the other's changes."
         yield f"[red]Nodes that do not reach each other: {named}.[/] {advice}"
     elif agreement(answers):
@@ -121,51 +120,51 @@ def _verdict(answers: Sequence[NodeAnswer], known: Sequence[NodeStatus]) -> Iter
 def _outdated(node: NodeStatus) -> Iterator[str]:
     """Yield what a node runs with although its configuration says something else."""
     if node.restart_for:
-        keys = escape(", ".join(node.restart_for))
-        yield f"[yellow]{escape(node.sid)} runs with a former configuration[/]: a restart puts {keys} in force."
+        keys = plain(", ".join(node.restart_for))
+        yield f"[yellow]{plain(node.sid)} runs with a former configuration[/]: a restart puts {keys} in force."
 
 
 def _troubles(node: NodeStatus) -> Iterator[str]:
     """Yield the problems that keep a node from being equal to the others."""
     for reason in node.not_serving:
-        yield f"[red]{escape(node.sid)} turns clients away[/]: {escape(reason)}"
+        yield f"[red]{plain(node.sid)} turns clients away[/]: {plain(reason)}"
     for lack in node.no_room[:1]:
         more = "" if len(node.no_room) == 1 else f" (and {len(node.no_room) - 1} more)"
-        yield f"[red]{escape(node.sid)} is behind and cannot continue[/]: {escape(str(lack))}{more}."
+        yield f"[red]{plain(node.sid)} is behind and cannot continue[/]: {plain(str(lack))}{more}."
     if node.transfer_total:
         how_far = f"{node.transfer_done} of {node.transfer_total} mailboxes and folder trees"
         what = "lacks entries that have left its peers' logs"
-        yield f"[yellow]{escape(node.sid)} {what}[/]: it has taken over {how_far} so far."
+        yield f"[yellow]{plain(node.sid)} {what}[/]: it has taken over {how_far} so far."
     for link in node.links:
         if link.needs_sync:
-            what = f"{escape(link.peer)} lacks entries that have left the log of {escape(node.sid)}"
+            what = f"{plain(link.peer)} lacks entries that have left the log of {plain(node.sid)}"
             who = "it" if link.up else "once linked, it"
             how = "fetches them from another node's log, or compares its mailboxes and takes over what differs"
             yield f"[yellow]{what}[/]: {who} {how}."
     if node.postponed:
         count = "1 mailbox or folder tree" if node.postponed == 1 else f"{node.postponed} mailboxes or folder trees"
         how = "It compares again every minute; its log messages name what differs, and what to do."
-        yield f"[red]{escape(node.sid)} still shows {count} differently from a peer after a state transfer[/]. {how}"
+        yield f"[red]{plain(node.sid)} still shows {count} differently from a peer after a state transfer[/]. {how}"
     if node.overdue:
         overdue = sum(node.overdue.values())
         what = "1 entry has waited" if overdue == 1 else f"{overdue} entries have waited"
-        why = escape("; ".join(sorted(node.overdue)[:REASONS_SHOWN]))
+        why = plain("; ".join(sorted(node.overdue)[:REASONS_SHOWN]))
         how = "The node keeps asking all others while they are all linked."
-        yield f"[red]At {escape(node.sid)} {what} for too long with all nodes linked[/]: {why}. {how}"
+        yield f"[red]At {plain(node.sid)} {what} for too long with all nodes linked[/]: {why}. {how}"
     if node.texts_lacking:
         count = "1 body" if node.texts_lacking == 1 else f"{node.texts_lacking} bodies"
         how = "It fetches them from other nodes, newest first, and at once if a client reads the message."
-        yield f"[yellow]{escape(node.sid)} lacks {count} of messages that it shows[/]. {how}"
+        yield f"[yellow]{plain(node.sid)} lacks {count} of messages that it shows[/]. {how}"
     if node.search_texts is not None and node.search_texts.waiting:
         kept = f"it keeps that of {node.search_texts.bodies} ({size(node.search_texts.size_bytes)})"
         waiting = "1 body" if node.search_texts.waiting == 1 else f"{node.search_texts.waiting} bodies"
         what = f"is yet to keep the text of {waiting} for SEARCH"
-        yield f"[yellow]{escape(node.sid)} {what}[/], which reads them until then; {kept}."
+        yield f"[yellow]{plain(node.sid)} {what}[/], which reads them until then; {kept}."
     if node.checkpoint.error is not None:
-        why = escape(node.checkpoint.error)
-        yield f"[yellow]{escape(node.sid)} cannot write checkpoints, so it keeps its whole log[/]: {why}"
+        why = plain(node.checkpoint.error)
+        yield f"[yellow]{plain(node.sid)} cannot write checkpoints, so it keeps its whole log[/]: {why}"
     if node.copies_reachable < node.copies:
-        short = f"{escape(node.sid)} can make {node.copies_reachable} of {node.copies} copies"
+        short = f"{plain(node.sid)} can make {node.copies_reachable} of {node.copies} copies"
         what = "refuses changes until more nodes are reachable"
         if node.when_short != "refuse":
             what = "accepts changes with fewer copies"
@@ -179,7 +178,7 @@ def _expiring(node: NodeStatus) -> Iterator[str]:
         if days < CERTIFICATE_DAYS:
             when = f"expires in {days} days" if days >= 0 else "has expired"
             how = f"renew it, and run `{own_name()} reload`"
-            yield f"[yellow]A certificate of {escape(node.sid)} {when}[/]: {escape(certificate.file)}; {how}."
+            yield f"[yellow]A certificate of {plain(node.sid)} {when}[/]: {plain(certificate.file)}; {how}."
 
 
 def _node_table(answers: Sequence[NodeAnswer]) -> Table:
@@ -188,18 +187,18 @@ def _node_table(answers: Sequence[NodeAnswer]) -> Table:
     for answer in answers:
         node = answer.status
         if node is None:
-            rows.add_row(f"[red]{escape(answer.url.name)}[/]", "[red]no answer[/]")
+            rows.add_row(f"[red]{plain(answer.url.name)}[/]", "[red]no answer[/]")
             continue
         rows.add_row(
-            escape(node.sid),
+            plain(node.sid),
             ago(node.started_ms, node.clock_ms),
-            escape(", ".join(sid for sid in node.component if sid != node.sid) or UNKNOWN),
-            escape(node.root or UNKNOWN),
+            plain(", ".join(sid for sid in node.component if sid != node.sid) or UNKNOWN),
+            plain(node.root or UNKNOWN),
             str(node.term),
             f"{node.mastered} of {node.mailboxes}",
             str(node.log_entries),
             str(node.waiting_entries),
-            escape(node.digest[:DIGEST_SHOWN]),
+            plain(node.digest[:DIGEST_SHOWN]),
         )
     return rows
 
@@ -210,8 +209,8 @@ def _link_table(nodes: Sequence[NodeStatus]) -> Table:
     for node in nodes:
         for link in node.links:
             rows.add_row(
-                escape(node.sid),
-                escape(link.peer),
+                plain(node.sid),
+                plain(link.peer),
                 _state(link, node.clock_ms),
                 UNKNOWN if link.round_trip_us is None else f"{link.round_trip_us / 1000:.2f} ms",
                 UNKNOWN if link.lag_entries is None else str(link.lag_entries),
@@ -231,8 +230,8 @@ def _links_down(nodes: Sequence[NodeStatus]) -> Iterator[str]:
     """Yield a line for each link that is down, and an empty one."""
     down = [(node.sid, link) for node in nodes for link in node.links if not link.up]
     for sid, link in down:
-        reason = escape(link.error or "not tried yet")
-        yield f"{escape(sid)} has no link to {escape(link.peer)} ({escape(link.address)}): {reason}"
+        reason = plain(link.error or "not tried yet")
+        yield f"{plain(sid)} has no link to {plain(link.peer)} ({plain(link.address)}): {reason}"
     if down:
         yield ""
 
@@ -247,11 +246,11 @@ def _mailbox_table(answers: Sequence[NodeAnswer]) -> Table:
         masters = ", ".join(sorted({box.master for box in at.values() if box.master})) or UNKNOWN
         counts = (str(first.messages), str(first.unseen), size(first.size_bytes))
         digests = {sid: at[sid].digest if sid in at else "none" for sid in nodes}
-        rows.add_row(escape(name), escape(masters), *counts, _compared(digests))
+        rows.add_row(plain(name), plain(masters), *counts, _compared(digests))
     return rows
 
 
 def _compared(digests: Mapping[str, str]) -> str:
     if len(set(digests.values())) == 1:
-        return escape(next(iter(digests.values()))[:DIGEST_SHOWN])
-    return f"[yellow]{escape(', '.join(f'{sid}: {digest[:DIGEST_SHOWN]}' for sid, digest in digests.items()))}[/]"
+        return plain(next(iter(digests.values()))[:DIGEST_SHOWN])
+    return f"[yellow]{plain(', '.join(f'{sid}: {digest[:DIGEST_SHOWN]}' for sid, digest in digests.items()))}[/]"

@@ -7,13 +7,14 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 import trio
 
+from replicator.errors import DatabaseFailedError
 from replicator.http.access import Access
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
@@ -42,8 +43,12 @@ class Figures(FixedReport):
     word: str = "connection refused"
     is_up: bool = False
     knows_nobody: bool = False
+    fails: bool = False
+    released: trio.Event = field(default_factory=trio.Event)
 
     async def node_status(self) -> NodeStatus:
+        if self.fails:
+            raise DatabaseFailedError("the disk is broken")
         up, down = (await super().node_status()).links
         links: tuple[LinkStatus, ...] = (up, replace(down, up=self.is_up, since_ms=2_000, error=self.word))
         return replace(
@@ -59,6 +64,9 @@ class Figures(FixedReport):
     async def mailboxes(self, user: str | None) -> Sequence[MailboxStatus]:
         if self.knows_nobody:
             return []
+        if user == "slow":
+            await self.released.wait()
+            user = "alice"
         [inbox] = await super().mailboxes(user)
         return [replace(inbox, name=f"Folder {self.word}"), inbox]
 
@@ -128,6 +136,20 @@ async def test_broken_link_is_told_by_more_than_its_colour(services: HttpService
         assert await tab.text("#news") == "The link to dc3 is up."
 
 
+async def test_node_of_which_nothing_is_known_now_is_not_called_healthy(
+    services: HttpServices, report: Figures
+) -> None:
+    async with opened(services) as tab:
+        await tab.until(SHOWN)
+        assert "Healthy: mail can be read and changed here" in await tab.text("#health")
+        report.fails = True
+        await tab.until("document.getElementById('line').textContent.includes('the disk is broken')")
+        assert "Not known now; before, the node was healthy" in await tab.text("#health")
+        assert "can be read" not in await tab.text("#health")
+        report.fails = False
+        await tab.until("document.querySelector('#health').textContent.includes('can be read')")
+
+
 async def test_token_is_asked_for_and_a_wrong_one_is_told_in_words(services: HttpServices, tmp_path: Path) -> None:
     file = tmp_path / "http.tokens"
     secret = add_token(file, "laptop", Role.READ)
@@ -167,6 +189,34 @@ async def test_log_out_forgets_the_token_and_what_was_shown(services: HttpServic
         await tab.until(ASKED)
         assert (await tab.text("#refusal"), await tab.text("#folders")) == ("", "")
         assert await tab.evaluate("sessionStorage.length + localStorage.length") == 0
+
+
+async def test_late_answer_is_not_shown_any_more(services: HttpServices, report: Figures, tmp_path: Path) -> None:
+    """After another question, and after a log-out, when somebody else may be about to log in."""
+    secret = add_token(tmp_path / "http.tokens", "laptop", Role.READ)
+    has_come = "performance.getEntriesByName(new URL('/api/v1/mailboxes?user=slow', location).href).length === {}"
+    async with opened(services, Access(Tokens(tmp_path / "http.tokens"))) as tab:
+        await tab.until(ASKED)
+        await tab.type(secret)
+        await tab.press("Enter")
+        await tab.until(SHOWN)
+        for answers, then, left in ((1, "alice", "alice: 2 folders"), (2, None, "")):
+            report.released = trio.Event()
+            await tab.evaluate("document.getElementById('look-up').reset()")
+            await tab.evaluate("document.getElementById('user').focus()")
+            await tab.type("slow")
+            await tab.press("Enter")
+            await tab.evaluate("document.getElementById('look-up').reset()")
+            if then is not None:
+                await look_up(tab, then)
+            else:
+                await tab.evaluate("document.getElementById('log-out').click()")
+                await tab.until(ASKED)
+            report.released.set()
+            await tab.until(has_come.format(answers))
+            await tab.evaluate("fetch('/healthz').then((answer) => answer.text())")
+            assert (await tab.text("#folders")).startswith(left)
+            assert "slow" not in await tab.text("#folders")
 
 
 async def test_everything_is_reached_by_the_keyboard_and_keeps_the_focus(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from replicator.cli.output import size
 from replicator.cli.stories.mail_story import Heard, JoinedEvent, JoinedLife, JoinedStory, NodeTold
 from replicator.cli.stories.verdict import sentences
-from replicator.cli.stories.words import counted, event, listed, printable
+from replicator.cli.stories.words import counted, event, listed
 from replicator.cli.times import local
 from replicator.stories import LookedAt, MailLife, MailStory, Sameness
 
@@ -38,10 +38,13 @@ def _life(number: int, life: JoinedLife) -> Iterator[str]:
     yield f"{number}. {SAMENESS[life.same]}in {one.folder}{gone}: {', '.join(_names(one))}"
     yield f"   now: {'; '.join(_now(life))}"
     for flag in one.shown.flags if one.shown is not None else ():
-        yield f"   {printable(flag.flag)} {'set' if flag.is_set else 'cleared'} by {flag.node} at {local(flag.time_ms)}"
+        yield f"   {flag.flag} {'set' if flag.is_set else 'cleared'} by {flag.node} at {local(flag.time_ms)}"
     for happened in life.events:
         yield f"   {_event(happened)}"
     for node, told in life.lives.items():
+        if told.events_left:
+            more = counted(told.events_left, "more change")
+            yield f"   {node} knows of {more}, of flags or older ones: see `replicator log show`"
         if not told.is_whole:
             since = "" if told.log_since_ms is None else f" before {local(told.log_since_ms)}"
             yield f"   the log of {node} does not tell what was{since or ' in this folder'}"
@@ -49,7 +52,7 @@ def _life(number: int, life: JoinedLife) -> Iterator[str]:
 
 def _names(one: MailLife) -> Iterator[str]:
     if one.message_id is not None:
-        yield f"Message-ID <{printable(one.message_id)}>"
+        yield f"Message-ID <{one.message_id}>"
     if one.size_bytes is not None:
         yield size(one.size_bytes)
     if one.received_ms is not None:
@@ -84,7 +87,7 @@ def _event(happened: JoinedEvent) -> str:
 def _folders(joined: JoinedStory) -> Iterator[str]:
     for one in joined.folders:
         if one.kind in {"renamed", "deleted"}:
-            what = "deleted" if one.kind == "deleted" else f"renamed to {printable(one.name or '?')}"
+            what = "deleted" if one.kind == "deleted" else f"renamed to {one.name or '?'}"
             folder = next((life.any.folder for life in joined.lives if life.any.mailbox_id == one.mailbox_id), "?")
             yield f"folder {folder}: {what} by {one.node} at {local(one.time_ms)}  [{one.entry}]"
 

@@ -11,7 +11,7 @@ from replicator.stories import Arrivals, MailLife, MailStory, Sameness
 from resync.story.lives import Event, FolderEvent
 
 Heard: TypeAlias = Literal["shown", "waits", "absent", "unknown"]
-"""What a node has of an event: its effect, or the entry alone, or not even that; or the log no longer tells."""
+"""What a node has of an event: its effect, or the entry alone, or not even that; or this is not told."""
 
 _SAMENESS: Sequence[Sameness] = get_args(Sameness)
 
@@ -69,13 +69,14 @@ class JoinedLife:
 
 @dataclass(frozen=True, slots=True)
 class JoinedStory:
-    """The answers of all nodes. `not_asked`: nodes of the cluster that were not named."""
+    """The answers of all nodes. `answered`: those that gave one; `not_asked`: nodes of the cluster not named."""
 
     user: str
     mailbox: str
     lives: tuple[JoinedLife, ...]
     arrivals: tuple[Arrivals, ...]
     folders: tuple[FolderEvent, ...]
+    answered: tuple[str, ...]
     not_asked: tuple[str, ...]
 
 
@@ -95,6 +96,7 @@ def join(told: Iterable[NodeTold]) -> JoinedStory:
         tuple(lives),
         tuple(arrivals.values()),
         tuple(sorted(folders.values(), key=lambda event: event.time_ms)),
+        tuple(dict.fromkeys(story.node for story in stories)),
         tuple(sorted(peers - {one.name for one in told})),
     )
 
@@ -135,5 +137,7 @@ def _is_coming(life: MailLife) -> bool:
 def _heard(event: Event, life: MailLife) -> Heard:
     if any(event.entry == one.entry for one in life.events):
         return "waits" if event.entry in life.unshown else "shown"
+    if life.events_left:
+        return "unknown"
     is_told = life.is_whole or (life.log_since_ms is not None and life.log_since_ms <= event.time_ms)
     return "absent" if is_told else "unknown"

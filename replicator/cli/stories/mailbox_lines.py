@@ -32,7 +32,8 @@ HOW: Mapping[MasterHow, str] = {
 
 def lines(story: MailboxStory) -> Iterator[str]:
     """Yield the lines."""
-    gone = " (deleted)" if story.is_deleted else ""
+    gone = " (deleted; shown as long as it has mail)" if story.messages else " (deleted)"
+    gone = gone if story.is_deleted else ""
     yield f"{story.user}'s {story.mailbox}{gone} at {story.node}"
     facts = {**_numbers(story), **_heads(story), **_troubles(story)}
     width = max(map(len, facts))

@@ -6,14 +6,15 @@ it: the mailbox's master at that time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import NamedTuple
 
 from replicator.cli.stories.mail_story import JoinedLife, JoinedStory
 from replicator.cli.stories.words import listed
 from replicator.cli.times import local
-from replicator.stories import Arrivals
+from replicator.stories import Arrivals, MailLife
 from resync.story.lives import Event
 
 TOLD_MAX = 5  # mails of which a sentence tells
@@ -39,17 +40,56 @@ def sentences(story: JoinedStory) -> list[str]:
     asked = [life for life in story.lives if life.same == "asked"]
     if not asked:
         return list(_unknown(story))
+    groups = _alike(asked)
+    if len(groups) == 1:
+        return _answer(asked, story)
+    found = [*_namesakes(asked)] or [f"{len(groups)} different mails have or had this UID."]
+    for group in groups:
+        theirs = tuple(life for life in story.lives if any(_are_alike(life, one) for one in group))
+        found += [f"{_name(group[0].any)}:", *_answer(group, replace(story, lives=theirs))]
+    return found
+
+
+def _name(life: MailLife) -> str:
+    return f"GUID {life.guid}" if life.message_id is None else f"Message-ID <{life.message_id}>"
+
+
+def _alike(asked: Iterable[JoinedLife]) -> list[list[JoinedLife]]:
+    """Return the lives in groups: each of one mail, and of others with its body or Message-ID.
+
+    One UID may name several mails: of branches, or of folders of one name.
+    """
+    groups: list[list[JoinedLife]] = []
+    for life in asked:
+        found = next((group for group in groups if any(_are_alike(life, one) for one in group)), None)
+        if found is None:
+            groups.append([life])
+        else:
+            found.append(life)
+    return groups
+
+
+def _are_alike(one: JoinedLife, other: JoinedLife) -> bool:
+    mine, others = one.any, other.any
+    return mine.guid == others.guid or any(
+        known is not None and known == like
+        for known, like in ((mine.sha256, others.sha256), (mine.message_id, others.message_id))
+    )
+
+
+def _answer(asked: Sequence[JoinedLife], story: JoinedStory) -> list[str]:
+    """Return the answer for lives that are alike. The story has no others."""
     here = [life for life in story.lives if life.any.folder == story.mailbox and life.shown_at]
-    first = next((life for life in asked if life.shown_at), asked[0])
+    first = max(asked, key=lambda life: (bool(life.shown_at), bool(life.coming_at)))
     if not first.shown_at:
         why = _coming(first) if first.coming_at else _gone(first, story)
         return [*why, *_others(first, here, story)]
-    found = [*_namesakes(asked)] or [*_disagreement(first)]
+    found = [*_namesakes(asked)] or [*_disagreement(first, story)]
     if len(here) > 1:
         found += _several(here, story)
     else:
         found += _back(first, "It") or _once(first, story)
-    return found + list(_elsewhere(story))
+    return [*found, *_elsewhere(story)]
 
 
 def _unknown(story: JoinedStory) -> Iterator[str]:
@@ -97,7 +137,7 @@ def _several(here: Sequence[JoinedLife], story: JoinedStory) -> Iterator[str]:
         yield f"{copies} of them came by a client's COPY or MOVE."
     for life in here:
         yield from _back(life, _uids(life))
-    if any(one.lives.keys().isdisjoint(other.lives) for one, other in combinations(here, 2)):
+    if all(any(node not in life.shown_at for life in here) for node in story.answered):
         yield "No node that was asked has all of them: the nodes have yet to become equal."
 
 
@@ -130,7 +170,7 @@ def _back(life: JoinedLife, name: str) -> list[str]:
         ways = f" ({listed(map(_by, came))})" if came else ""
         why = f"it had been saved more than once{ways}, and the expunge removed only what its author saw"
         return [f"{name} is still here although it was expunged {_by(before)}, because {why}."]
-    return [f"{name} is here although a branch expunged it {_by(before)}: the branches are still to be joined."]
+    return [f"{name} is here although it was expunged {_by(before)}: that was on a branch that is still to be joined."]
 
 
 def _once(life: JoinedLife, story: JoinedStory) -> list[str]:
@@ -159,8 +199,8 @@ def _namesakes(asked: Sequence[JoinedLife]) -> Iterator[str]:
                 yield f"UID {uid} is one mail at {here}, and another at {there}, until their branches are joined."
 
 
-def _disagreement(life: JoinedLife) -> Iterator[str]:
-    if away := [*life.gone_at, *life.coming_at]:
+def _disagreement(life: JoinedLife, story: JoinedStory) -> Iterator[str]:
+    if away := [node for node in story.answered if node not in life.shown_at]:
         there, gone = listed(life.shown_at), listed(away)
         yield f"It is shown at {there}, and not at {gone}: the nodes have yet to become equal."
     elif len(set(life.shown_at.values())) > 1:

@@ -1,4 +1,4 @@
-"""Deeds of entries in words; and UIDs and names as a terminal shows them."""
+"""Deeds of entries in words, and UIDs as a terminal shows them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,6 @@ def counted(count: int, one: str, many: str | None = None) -> str:
     return f"{count} {one if count == 1 else many or f'{one}s'}"
 
 
-def printable(text: str) -> str:
-    """Return the text without characters that a terminal would obey."""
-    return "".join(char if char.isprintable() else "?" for char in text)
-
-
 def uids(text: str) -> str:
     """Return a sequence set as `3-5, 9`, shortened."""
     ranges = text.replace(":", "-").split(",")
@@ -29,7 +24,7 @@ def uids(text: str) -> str:
 
 def deed(done: Deed) -> str:
     """Return what an entry did."""
-    names, folder = printable(" ".join(done.names)), printable(done.folder or "?")
+    names, folder = " ".join(done.names), done.folder or "?"
     match done.kind:
         case "arrived":
             return f"+{counted(done.messages, 'mail')} UID {uids(done.uids)}"
@@ -46,7 +41,7 @@ def deed(done: Deed) -> str:
         case "folder_created":
             return f"created {folder}"
         case "folder_renamed":
-            return f"renamed {printable(done.was or 'a folder')} to {folder}"
+            return f"renamed {done.was or 'a folder'} to {folder}"
         case "folder_deleted":
             return f"deleted {folder}"
         case "subscribed" | "unsubscribed":
@@ -54,7 +49,7 @@ def deed(done: Deed) -> str:
         case "annotated":
             return f"annotations of {'the account' if done.folder is None else folder}: {names}"
         case "trees_merged":
-            folders = ", ".join(map(printable, done.names)) or "none"
+            folders = ", ".join(done.names) or "none"
             return f"merge: {counted(done.changed, 'difference')}; folders: {folders}"
 
 
@@ -93,7 +88,7 @@ def listed(items: Iterable[object]) -> str:
 
 def event(one: Event) -> str:
     """Return what happened to a mail."""
-    flags = printable(" ".join(one.flags))
+    flags = " ".join(one.flags)
     match one.kind:
         case "arrived":
             return f"arrived as UID {one.uid}" + (f" with {flags}" if flags else "")

@@ -33,11 +33,12 @@ async def walk(reader: Reader, walking: ChainWalk, until: float) -> ChainWalk:
 
 
 async def find_folder(reader: Reader, sid: str, user: str, name: str) -> KnownFolder:
-    """Return a folder that the user has, or had. Raises FolderNotFoundError."""
+    """Return a folder that the user has, or had when it was deleted. Raises FolderNotFoundError."""
     folder = await reader.read(partial(story_rows.folder_named, user=user, name=name))
     if folder is None:
         raise FolderNotFoundError(
-            f"{user} has no folder {name!r} at {sid}, and had none: `replicator status --user` lists a user's folders"
+            f"{user} has no folder {name!r} at {sid}, not even a deleted one; one that was renamed is known by its new"
+            f" name: `replicator log show {user}` tells which"
         )
     return folder
 

@@ -36,6 +36,7 @@ MESSAGES_MAX = 500_000  # rows that are looked at for the same body
 HEADERS_MAX = 20_000  # looked at for the same Message-ID
 HEADERS_AT_ONCE = 250
 KEPT_MAX = 1_000  # expunged messages of a folder whose headers are looked at
+KEPT_IN_ALL_MAX = 10_000  # of all folders; besides `HEADERS_MAX`, so that a large folder leaves room for what is gone
 LIVES_MAX = 20
 ALIKE_MAX = 50  # messages of one folder with the same body
 
@@ -61,10 +62,14 @@ class MailStoryTeller:
         self._clock_ms = clock_ms
         self._until = trio.current_time() + timing.STORY_READ_S
         self._folders: dict[bytes, KnownFolder] = {}
+        self._of_this_name: list[bytes] = []
+        self._shown: dict[bytes, int] = {}  # numbers of messages by mailbox id
+        self._kept: dict[bytes, int] = {}  # those of expunged ones
         self._found: dict[tuple[bytes, bytes], Sameness] = {}  # mailbox id and GUID
         self._hashes: dict[bytes, bytes] = {}  # content hashes by GUID
         self._names: dict[bytes, str] = {}  # Message-IDs by content hash
-        self._entries = self._messages = self._messages_left = self._headers = self._headers_left = 0
+        self._entries = self._messages = self._messages_left = 0
+        self._shown_headers = self._kept_headers = self._headers_left = 0
         self._is_cut = False
 
     async def tell(self, asked: AskedMail) -> MailStory:
@@ -73,6 +78,9 @@ class MailStoryTeller:
         folders = await self._reader.read(partial(story_rows.folders_of, user=self._user))
         folders.sort(key=lambda folder: folder.name != self._mailbox)  # those of this name first
         self._folders = {folder.mailbox_id: folder for folder in folders}
+        self._of_this_name = [folder.mailbox_id for folder in folders if folder.name == self._mailbox]
+        self._shown = await self._reader.read(partial(_message_counts, user=self._user))
+        self._kept = await self._reader.read(partial(story_rows.kept_counts, user=self._user))
         await self._find_asked(asked)
         await self._find_alike(asked.message_id)
         lives, arrivals = await self._lives()
@@ -91,7 +99,7 @@ class MailStoryTeller:
                 entries_left=self._is_cut,
                 messages=self._messages,
                 messages_left=self._messages_left,
-                headers=self._headers,
+                headers=self._shown_headers + self._kept_headers,
                 headers_left=self._headers_left,
                 headers_unread=self._message_ids.unread,
             ),
@@ -102,8 +110,9 @@ class MailStoryTeller:
         nodes = {*coordinator.connections.peers, *coordinator.mastership.table.component}
         return tuple(sorted(nodes - {coordinator.sid}))
 
-    def _of_this_name(self) -> list[bytes]:
-        return [folder.mailbox_id for folder in self._folders.values() if folder.name == self._mailbox]
+    @property
+    def _is_late(self) -> bool:
+        return trio.current_time() >= self._until
 
     def _note(self, holdings: Iterable[Holding], same: Sameness) -> None:
         for one in holdings:
@@ -115,7 +124,7 @@ class MailStoryTeller:
     async def _find_asked(self, asked: AskedMail) -> None:
         if asked.guid is not None:
             found = await self._reader.read(
-                partial(story_rows.with_guid, mailbox_ids=self._of_this_name(), guid=asked.guid)
+                partial(story_rows.with_guid, mailbox_ids=self._of_this_name, guid=asked.guid)
             )
             self._note(found, "asked")
             if not found:
@@ -123,10 +132,10 @@ class MailStoryTeller:
         elif asked.uid is not None:
             await self._find_uid(asked.uid)
         elif asked.message_id is not None:
-            await self._find_message_ids({asked.message_id}, self._of_this_name(), "asked")
+            await self._find_message_ids({asked.message_id}, self._of_this_name, "asked")
 
     async def _find_uid(self, uid: int) -> None:
-        for mailbox_id in self._of_this_name():
+        for mailbox_id in self._of_this_name:
             found = await self._reader.read(partial(story_rows.at_uid, mailbox_id=mailbox_id, uid=uid))
             self._note(found, "asked")
             if found:
@@ -135,7 +144,10 @@ class MailStoryTeller:
 
     async def _find_in_logs(self, is_wanted: Callable[[bytes, int], bool]) -> None:
         """Find mails that these folders show no more, and of which only the log tells."""
-        for mailbox_id in self._of_this_name():
+        for mailbox_id in self._of_this_name:
+            if self._is_late:
+                self._is_cut = True
+                return
             walked = await self._walk(mailbox_id, partial(adding, is_wanted=is_wanted))
             for one in walked.found:
                 self._note((Holding(mailbox_id, guid, of) for guid, of in added_by(one.entry).items()), "asked")
@@ -152,14 +164,16 @@ class MailStoryTeller:
         if message_id is not None:
             names.add(message_id)
         if names:
-            elsewhere = [one for one in self._folders if message_id is None or one not in self._of_this_name()]
+            looked_at = frozenset[bytes]() if message_id is None else frozenset(self._of_this_name)
+            elsewhere = [one for one in self._folders if one not in looked_at]
             await self._find_message_ids(names, elsewhere, "message_id")
 
     async def _find_bodies(self, hashes: Sequence[bytes]) -> None:
-        sizes = await self._reader.read(partial(_message_counts, user=self._user))
-        for mailbox_id in self._folders:
-            count = sizes.get(mailbox_id, 0)
-            if self._messages + count > MESSAGES_MAX:
+        for mailbox_id in self._folders if hashes else ():
+            count = self._shown.get(mailbox_id, 0)
+            if not count and mailbox_id not in self._kept:
+                continue
+            if self._messages + count > MESSAGES_MAX or self._is_late:
                 self._messages_left += count
                 continue
             self._messages += count
@@ -168,21 +182,39 @@ class MailStoryTeller:
                 self._note(await self._reader.read(query), "body")
 
     async def _find_message_ids(self, names: Collection[str], mailbox_ids: Iterable[bytes], same: Sameness) -> None:
-        sizes = await self._reader.read(partial(_message_counts, user=self._user))
         for mailbox_id in mailbox_ids:
-            seen, below, some = 0, UID_MAX + 1, [(0, Holding(b"", b"", b""))]
-            while some and self._headers < HEADERS_MAX and trio.current_time() < self._until:
-                query = partial(story_rows.newest, mailbox_id=mailbox_id, below=below, most=HEADERS_AT_ONCE)
-                some = await self._reader.read(query)
-                await self._note_named([one for _, one in some], names, same)
-                seen, below = seen + len(some), some[-1][0] if some else 0
-            self._headers_left += max(0, sizes.get(mailbox_id, 0) - seen)
-            kept = partial(story_rows.newest_kept, mailbox_id=mailbox_id, most=KEPT_MAX)
-            for start in range(0, len(gone := await self._reader.read(kept)), HEADERS_AT_ONCE):
-                await self._note_named(gone[start : start + HEADERS_AT_ONCE], names, same)
+            if shown := self._shown.get(mailbox_id, 0):
+                self._headers_left += max(0, shown - await self._look_at_shown(mailbox_id, names, same))
+            if kept := self._kept.get(mailbox_id, 0):
+                self._headers_left += max(0, kept - await self._look_at_kept(mailbox_id, names, same))
+
+    async def _look_at_shown(self, mailbox_id: bytes, names: Collection[str], same: Sameness) -> int:
+        """Return how many messages of the folder were looked at: the newest."""
+        seen, below = 0, UID_MAX + 1
+        while self._shown_headers < HEADERS_MAX and not self._is_late:
+            query = partial(story_rows.newest, mailbox_id=mailbox_id, below=below, most=HEADERS_AT_ONCE)
+            some = await self._reader.read(query)
+            if not some:
+                break
+            await self._note_named([one for _, one in some], names, same)
+            self._shown_headers += len(some)
+            seen, below = seen + len(some), some[-1][0]
+        return seen
+
+    async def _look_at_kept(self, mailbox_id: bytes, names: Collection[str], same: Sameness) -> int:
+        """Return how many expunged messages of the folder were looked at: those that were received last."""
+        if self._kept_headers >= KEPT_IN_ALL_MAX or self._is_late:
+            return 0
+        kept = await self._reader.read(partial(story_rows.newest_kept, mailbox_id=mailbox_id, most=KEPT_MAX))
+        for start in range(0, len(kept), HEADERS_AT_ONCE):
+            if self._kept_headers >= KEPT_IN_ALL_MAX or self._is_late:
+                return start
+            some = kept[start : start + HEADERS_AT_ONCE]
+            await self._note_named(some, names, same)
+            self._kept_headers += len(some)
+        return len(kept)
 
     async def _note_named(self, holdings: Sequence[Holding], names: Collection[str], same: Sameness) -> None:
-        self._headers += len(holdings)
         found = await self._names_of([one.content_hash for one in holdings])
         self._note((one for one in holdings if found.get(one.content_hash) in names), same)
 
@@ -230,6 +262,7 @@ class MailStoryTeller:
             size_bytes=None if one is None else one.size_bytes,
             received_ms=None if one is None else one.received_ms,
             events=happened,
+            events_left=told.left[rows.guid],
             unshown=tuple(dict.fromkeys(event.entry for event in happened if event.entry in told.unshown)),
             log_since_ms=told.since_ms,
             is_whole=told.is_whole,

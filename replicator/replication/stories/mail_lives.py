@@ -22,6 +22,7 @@ from resync.story.lives import Event, FolderEvent, events, folder_events, named
 from resync.story.places import Place, begin_of, steps
 
 ARRIVALS_MAX = 8  # entries that are compared with each other
+EVENTS_MAX = 500  # of one mail: its flags may have been changed by every entry of the log
 
 
 class MailRows(NamedTuple):
@@ -58,10 +59,11 @@ class MailRows(NamedTuple):
 class LogTold(NamedTuple):
     """What the log tells of mails of one folder: events by GUID, and the entries that this node does not show.
 
-    `since_ms`, `is_whole`: as in `MailLife`.
+    `left`, by GUID, `since_ms`, `is_whole`: as in `MailLife`.
     """
 
     events: Mapping[bytes, Sequence[Event]]
+    left: Mapping[bytes, int]
     unshown: frozenset[str]
     arrivals: tuple[Arrivals, ...]
     since_ms: int | None
@@ -84,21 +86,35 @@ def _rows_of(connection: Connection, mailbox_id: bytes, guid: bytes) -> MailRows
 def told_by_log(_connection: Connection, walked: ChainWalk, rows: Mapping[bytes, MailRows]) -> LogTold:
     """Return what the entries of one folder tell of these mails."""
     entries = [one.entry for one in reversed(walked.found)]
-    begin: dict[bytes, Place] = {}
-    for guid, row in rows.items() if walked.base is not None else ():
-        shown = None if row.shown is None else (row.shown.uid, row.shown.claim)
-        place = begin_of(entries, guid, shown, None if row.kept is None else row.kept.uid)
-        if place is not None:
-            begin[guid] = place
-    followed = steps(entries, rows.keys(), {} if walked.base is None else {walked.base: begin})
-    told = {guid: events(followed, guid) for guid in rows}
+    told: dict[bytes, Sequence[Event]] = {}
+    left: dict[bytes, int] = {}
+    for guid, row in rows.items():  # one after the other: of all at once, the steps might not fit in memory
+        happened = events(steps(entries, [guid], _begin(entries, walked.base, row)), guid)
+        told[guid] = _most_telling(happened)
+        left[guid] = len(happened) - len(told[guid])
     return LogTold(
         told,
+        left,
         frozenset(named(one.entry.dot) for one in walked.found if one.state != "shown"),
         tuple(_arrivals(entries, told)),
         entries[0].stamp.ms if entries else None,
         not walked.absent and not walked.is_cut,
     )
+
+
+def _begin(entries: Sequence[Entry], base: Dot | None, row: MailRows) -> dict[Dot, dict[bytes, Place]]:
+    """Return where a mail was after the entry on which all others stand, as far as that is known."""
+    if base is None:
+        return {}
+    shown = None if row.shown is None else (row.shown.uid, row.shown.claim)
+    place = begin_of(entries, row.guid, shown, None if row.kept is None else row.kept.uid)
+    return {base: {} if place is None else {row.guid: place}}
+
+
+def _most_telling(happened: Sequence[Event]) -> Sequence[Event]:
+    """Return `EVENTS_MAX` of the events: changes of flags give way to all others, and older ones to newer ones."""
+    order = sorted(range(len(happened)), key=lambda at: (happened[at].kind in {"flags_set", "flags_cleared"}, -at))
+    return [happened[at] for at in sorted(order[:EVENTS_MAX])]
 
 
 def told_by_tree(_connection: Connection, walked: ChainWalk, mailbox_ids: Collection[bytes]) -> list[FolderEvent]:

@@ -199,6 +199,12 @@ def newest(connection: sqlite3.Connection, mailbox_id: bytes, below: int, most: 
     return [(uid, Holding(*rest)) for uid, *rest in connection.execute(query, (mailbox_id, below, most))]
 
 
+def kept_counts(connection: sqlite3.Connection, user: str) -> dict[bytes, int]:
+    """Return how many expunged messages this node keeps of each of the user's folders that have any."""
+    query = "SELECT mailbox, COUNT(*) FROM expunged WHERE mailbox IN (SELECT mailbox_id FROM folder WHERE user = ?)"
+    return dict(connection.execute(f"{query} GROUP BY mailbox", (user,)))
+
+
 def newest_kept(connection: sqlite3.Connection, mailbox_id: bytes, most: int) -> list[Holding]:
     """Return expunged messages of the mailbox that this node keeps, the last received first."""
     query = "SELECT mailbox, guid, content_hash FROM expunged WHERE mailbox = ? ORDER BY received_ms DESC, guid LIMIT ?"

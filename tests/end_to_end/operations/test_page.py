@@ -56,6 +56,7 @@ async def test_page_shows_the_links_as_nodes_come_and_go(cluster: Cluster) -> No
 
         one.kill()
         await tab.until("document.getElementById('line').textContent.includes('the node does not answer')")
+        assert "Not known now; before, the node was healthy" in await tab.text("#health")
         one.start()
         await tab.until("document.getElementById('line').textContent === '✓live'")
         await link_is(tab, "✓up")

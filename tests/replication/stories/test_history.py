@@ -184,7 +184,7 @@ async def test_deleted_folder_has_a_story(tmp_path: Path, autojump_clock: MockCl
 async def test_unknown_folders_and_users(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         await nodes["dc1"].save("x")
-        with pytest.raises(FolderNotFoundError, match="alice has no folder 'Nowhere' at dc1, and had none"):
+        with pytest.raises(FolderNotFoundError, match="alice has no folder 'Nowhere' at dc1, not even a deleted one"):
             await told(nodes["dc1"], "Nowhere")
         with pytest.raises(FolderNotFoundError, match="bob has no folders at dc1, and had none"):
             await stories_at(nodes["dc1"]).history("bob", None, last=1, since_ms=0)

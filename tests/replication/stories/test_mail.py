@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,12 @@ from replicator.errors import FolderNotFoundError
 from replicator.imap.rendering.outline import OUTLINER
 from replicator.mail.mailstore import NewMessage
 from replicator.replication import timing
-from replicator.replication.stories import mail, message_ids
+from replicator.replication.stories import mail, mail_lives, message_ids
 from replicator.replication.writes.requests import SaveRequest
 from replicator.store.bodies.body_rows import StoredBody
-from replicator.store.db.queries import MailboxKey
-from replicator.store.log import chain_walk
+from replicator.store.db.queries import Connection, MailboxKey
+from replicator.store.log import chain_walk, story_rows
+from replicator.store.store import Reader
 from replicator.tasks import UndeleteOptions, UndeleteStatus
 from tests.replication.cluster import USER, Cluster, Node, cluster
 from tests.replication.log.truncating import checkpoint, forget_log
@@ -356,6 +358,99 @@ async def test_story_that_takes_too_long_ends_with_what_it_has(
         assert (told.looked_at.entries, told.looked_at.entries_left) == (2, True)
         assert (told.looked_at.headers, told.looked_at.headers_left) == (0, 5)
         assert [(life.is_whole, kinds(told)) for life in told.lives] == [(False, ["arrived"])]
+
+
+async def test_expunged_mail_is_looked_at_within_limits(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        await node.mail.create_folder(USER, "Archive")
+        for name in ("INBOX", "Archive"):
+            for number in range(6):
+                await node.mail.save(await node.mail.folder(USER, name), NewMessage(f"{MAIL}{number}".encode()))
+            await node.expunge(*range(1, 6), name=name)
+        looked_at = (await story(node, "one@example.org")).looked_at
+        assert (looked_at.headers, looked_at.headers_left) == (12, 0)
+        monkeypatch.setattr(mail, "HEADERS_AT_ONCE", 2)
+        monkeypatch.setattr(mail, "KEPT_MAX", 4)
+        looked_at = (await story(node, "one@example.org")).looked_at
+        assert (looked_at.headers, looked_at.headers_left) == (10, 2), "what is beyond the limit of a folder is told"
+        monkeypatch.setattr(mail, "KEPT_IN_ALL_MAX", 2)
+        looked_at = (await story(node, "one@example.org")).looked_at
+        assert (looked_at.headers, looked_at.headers_left) == (4, 8)
+        monkeypatch.setattr(timing, "STORY_READ_S", 0.0)
+        looked_at = (await story(node, 6)).looked_at
+        assert (looked_at.headers, looked_at.headers_left, looked_at.messages_left) == (0, 12, 2)
+
+
+async def test_deleted_folders_of_one_name_are_looked_at_within_the_time(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        for _ in range(3):
+            await make_twice(nodes, "Work")
+            await nodes["dc1"].mail.delete_folder(USER, "Work")
+        assert (await story(nodes["dc1"], 99, "Work")).looked_at.entries_left is False
+        monkeypatch.setattr(timing, "STORY_READ_S", 0.0)
+        looked_at = (await story(nodes["dc1"], 99, "Work")).looked_at
+        assert (looked_at.entries, looked_at.entries_left) == (0, True)
+
+
+async def test_mail_whose_flags_change_all_the_time_has_a_short_story(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        await node.save("mine")
+        for number in range(6):
+            await node.flag(1, added=[f"$Flag{number}"])
+        await node.expunge(1)
+        [whole] = (await story(node, 1)).lives
+        assert (len(whole.events), whole.events_left) == (8, 0)
+        monkeypatch.setattr(mail_lives, "EVENTS_MAX", 4)
+        [some] = (await story(node, 1)).lives
+        assert some.events_left == 4
+        assert [(event.kind, event.flags) for event in some.events] == [
+            ("arrived", ()), ("flags_set", ("$Flag4",)), ("flags_set", ("$Flag5",)), ("expunged", ())
+        ]  # fmt: skip
+
+
+class CountedFolder(story_rows.KnownFolder):
+    """A folder that counts how often its name is read: by a story on the event loop."""
+
+    reads = 0
+
+    @property
+    def name(self) -> str:
+        CountedFolder.reads += 1
+        return self[1]
+
+
+async def test_user_with_many_folders_costs_no_more_than_the_folders(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing compares each folder with each other, and empty ones are not read one by one."""
+
+    def counted(connection: Connection, user: str) -> list[story_rows.KnownFolder]:
+        return [CountedFolder(*folder) for folder in folders_of(connection, user)]
+
+    async def count_read(reader: Reader, query: Callable[[Connection], object]) -> object:
+        reads.append(query)
+        return await read(reader, query)
+
+    folders_of, read, reads = story_rows.folders_of, Reader.read, list[object]()
+    async with cluster(tmp_path, autojump_clock, 1) as nodes:
+        node = nodes["dc1"]
+        await node.save(f"{MAIL}mine")
+        for number in range(50):
+            await node.mail.create_folder(USER, f"Folder {number}")
+        monkeypatch.setattr(story_rows, "folders_of", counted)
+        monkeypatch.setattr(Reader, "read", count_read)
+        told = await story(node, "one@example.org")
+    assert [life.same for life in told.lives] == ["asked"]
+    assert CountedFolder.reads < 5 * 50
+    assert len(reads) < 25
 
 
 async def test_stories_hold_no_reader_of_clients(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -215,6 +216,8 @@ async def test_deleted_folder_is_shown_as_such(tmp_path: Path, autojump_clock: M
         assert (story.is_deleted, story.messages, story.kept_messages) == (True, 0, 1)
         assert told(story).startswith("alice's Work (deleted) at dc1\n")
         assert told(story).endswith("Other nodes\n  none are configured")
+        with_mail = "alice's Work (deleted; shown as long as it has mail) at dc1\n"
+        assert told(replace(story, messages=1)).startswith(with_mail)
         with pytest.raises(FolderNotFoundError, match="alice has no folder 'Nowhere' at dc1"):
             await shown(node, "Nowhere")
 

@@ -12,7 +12,7 @@ import click
 
 from protocol.values import UID_MAX
 from replicator.cli.client import NodeClient, RefusedError, UnreachableError
-from replicator.cli.output import echo_json
+from replicator.cli.output import echo_json, echo_lines
 from replicator.cli.stories import mail_lines
 from replicator.cli.stories.mail_story import NodeTold, better, join
 from replicator.cli.stories.verdict import sentences
@@ -20,6 +20,7 @@ from replicator.cli.target import CommandError, NodeUrl, parse_url, token_option
 from replicator.stories import AskedMail, MailLife, MailStory
 
 ASKED_AT_ONCE = 16  # threads
+ALIVE_S = 10.0  # for any answer: a story may take a minute, but nobody should wait so long for a node that hangs
 GUIDS_MAX = 5  # mails for which nodes are asked again, because they know them under another UID
 
 _UID = re.compile(r"[0-9]{1,10}")
@@ -66,8 +67,7 @@ def explain(user: str, mailbox: str, mail: str, *, configs: Sequence[Path], urls
             }
         )
     else:
-        for line in mail_lines.lines(told, joined):
-            click.echo(line)
+        echo_lines(mail_lines.lines(told, joined))
     if not joined.lives or any(one.error is not None for one in told):
         raise click.exceptions.Exit(1)
 
@@ -87,7 +87,7 @@ def asked_mail(text: str) -> AskedMail:
 def ask_all(nodes: Sequence[NodeUrl], user: str, mailbox: str, asked: AskedMail) -> list[NodeTold]:
     """Ask all nodes at once; then ask each by GUID for mails that others know by that name."""
     with ThreadPoolExecutor(min(len(nodes), ASKED_AT_ONCE)) as pool:
-        told = list(pool.map(lambda url: _ask(url, user, mailbox, asked), nodes))
+        told = list(pool.map(lambda url: _not_alive(url) or _ask(url, user, mailbox, asked), nodes))
         found = dict.fromkeys(
             life.guid for one in told if one.story is not None for life in one.story.lives if life.same == "asked"
         )
@@ -116,6 +116,16 @@ def _together(one: MailStory, other: MailStory) -> MailStory:
         arrivals=tuple(dict.fromkeys((*one.arrivals, *other.arrivals))),
         folders=tuple(dict.fromkeys((*one.folders, *other.folders))),
     )
+
+
+def _not_alive(url: NodeUrl) -> NodeTold | None:
+    """Return the error of a node that gives no answer at all."""
+    try:
+        with NodeClient(url, timeout_s=ALIVE_S) as client:
+            client.check_alive()
+    except (UnreachableError, RefusedError) as error:
+        return NodeTold(url, error=error.detail)
+    return None
 
 
 def _ask(url: NodeUrl, user: str, mailbox: str, asked: AskedMail) -> NodeTold:

@@ -10,7 +10,7 @@ import click
 
 from replicator.cli.client import NodeClient
 from replicator.cli.group import HelpfulGroup
-from replicator.cli.output import echo_json
+from replicator.cli.output import echo_json, echo_lines
 from replicator.cli.stories import history_lines
 from replicator.cli.target import one_node, token_option
 from replicator.cli.times import parse_since
@@ -60,5 +60,4 @@ def show(
     if as_json:
         echo_json(asdict(found))
     else:
-        for line in history_lines.lines(found):
-            click.echo(line)
+        echo_lines(history_lines.lines(found))

@@ -9,7 +9,7 @@ import click
 
 from replicator.cli.client import NodeClient
 from replicator.cli.group import HelpfulGroup
-from replicator.cli.output import echo_json
+from replicator.cli.output import echo_json, echo_lines
 from replicator.cli.stories import mailbox_lines
 from replicator.cli.target import one_node, token_option
 
@@ -39,5 +39,4 @@ def show(user: str, mailbox: str, config_file: Path | None, url: str | None, *, 
     if as_json:
         echo_json(asdict(found))
     else:
-        for line in mailbox_lines.lines(found):
-            click.echo(line)
+        echo_lines(mailbox_lines.lines(found))

@@ -10,16 +10,20 @@ const form = document.getElementById("look-up");
 const problem = document.getElementById("user-problem");
 const folders = document.getElementById("folders");
 
+let asked = 0; // number of the last question: answers to those before it are not shown any more
+
 /** Answer the form. `refused` is called with the error if the token does not hold. */
 export function lookUp(refused) {
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     const user = form.querySelector("input").value.trim();
+    const number = (asked += 1);
     show(problem);
     try {
       const found = await mailboxes(user);
-      folders.replaceChildren(...list(user, found));
+      if (number === asked) folders.replaceChildren(...list(user, found));
     } catch (error) {
+      if (number !== asked) return;
       folders.replaceChildren();
       if (error instanceof Refused && error.status === 401) refused(error);
       else show(problem, error instanceof Refused ? error.message : "The node does not answer.");
@@ -29,6 +33,7 @@ export function lookUp(refused) {
 
 /** Show nothing of anybody. */
 export function forgetFolders() {
+  asked += 1;
   form.reset();
   show(problem);
   folders.replaceChildren();

@@ -11,13 +11,13 @@ const DIGEST_SHOWN = 8;
 const part = (name) => document.querySelector(`#${name} > div`);
 const seen = new Set(); // links between other nodes that were up while this page was open
 
-/** Show an overview as of `now_ms`, by the node's clock. */
-export function showOverview({ status, reasons, task }, nowMs) {
+/** Show an overview as of `nowMs`, by the node's clock. `isOld`: the node has told nothing since. */
+export function showOverview({ status, reasons, task }, nowMs, isOld) {
   document.title = `${status.sid} · mail-replicator`;
   show(document.getElementById("name"), status.sid);
   show(document.getElementById("about"), `cluster ${status.cluster} · version ${status.version}`);
   const links = linksOf(status, seen);
-  show(part("health"), health(status, reasons, nowMs));
+  show(part("health"), health(status, reasons, nowMs, isOld));
   show(part("cluster"), figure(status, links));
   show(part("facts"), ownFacts(status, nowMs));
   show(part("links"), linkTable(status, nowMs), betweenOthers(status, links));
@@ -27,13 +27,17 @@ export function showOverview({ status, reasons, task }, nowMs) {
 
 // ---- health
 
-function health(status, reasons, nowMs) {
-  const verdict = reasons.length
-    ? badge("bad", "Not healthy: clients are better served by another node")
-    : badge("good", "Healthy: mail can be read and changed here");
+function health(status, reasons, nowMs, isOld) {
   const troubles = [...reasons.map((text) => ["bad", text]), ...troublesOf(status, nowMs)];
   const rows = troubles.map(([kind, text]) => h("li", { class: kind }, h("span", { "aria-hidden": "true" }, kind === "bad" ? "✕" : "!"), h("span", {}, text)));
-  return [h("p", { class: "verdict" }, verdict), rows.length ? h("ul", { class: "troubles" }, rows) : null];
+  return [h("p", { class: "verdict" }, verdict(reasons, isOld)), rows.length ? h("ul", { class: "troubles" }, rows) : null];
+}
+
+function verdict(reasons, isOld) {
+  const isWell = reasons.length === 0;
+  if (isOld) return badge("warn", `Not known now; before, the node was ${isWell ? "" : "not "}healthy`);
+  if (isWell) return badge("good", "Healthy: mail can be read and changed here");
+  return badge("bad", "Not healthy: clients are better served by another node");
 }
 
 function* troublesOf(status, nowMs) {

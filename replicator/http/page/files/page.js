@@ -71,8 +71,10 @@ function announce(before, after) {
 
 function tick() {
   const age = performance.now() - heardAt;
-  if (overview !== null) showOverview(overview, overview.status.clock_ms + performance.now() - takenAt);
   const isOld = trouble !== null || (overview !== null && age > OLD_MS);
+  // Of a node that is silent, nothing grows older.
+  const now = isOld ? heardAt : performance.now();
+  if (overview !== null) showOverview(overview, overview.status.clock_ms + now - takenAt, isOld);
   if (overview === null) show(byId("line"), trouble === null ? null : badge("bad", trouble));
   else if (isOld) show(byId("line"), badge("bad", `${trouble ?? "the node is silent"}; this is ${span(age)} old`));
   else show(byId("line"), badge("good", "live"));

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from replicator.cli.commands.mail import explain
 from replicator.cli.commands.mail.explain import asked_mail
 from replicator.stories import AskedMail
 from tests.cli.conftest import Invoke
@@ -119,6 +121,17 @@ def test_node_that_does_not_answer_is_named(pair: ServedPair, invoke: Invoke) ->
     none = invoke("explain", "alice", "INBOX", "1", "--url", "http://127.0.0.1:9")
     assert (none.exit_code, none.stdout) == (1, "")
     assert "no answer (Connection refused)" in none.stderr
+
+
+def test_node_that_hangs_is_not_waited_for(pair: ServedPair, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It accepts connections, as a stopped process does, and says nothing."""
+    monkeypatch.setattr(explain, "ALIVE_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        told = invoke("explain", "alice", "INBOX", "1", *urls(pair), "--url", url)
+    assert told.exit_code == 1
+    assert f"no answer from {url}: no answer (timed out); is the node running?" in told.stdout
+    assert told.stdout.splitlines()[-1].startswith("It is in INBOX once, as UID 1")
 
 
 @pytest.mark.parametrize("mail", ["77", "ab" * 16, "other@example.org"])
