@@ -90,16 +90,38 @@ def deeds_of_mailbox(entries: Sequence[Entry]) -> dict[Dot, tuple[Deed, ...]]:
     return {step.entry.dot: tuple(_deeds(step, given, risen.after(step.entry))) for step in steps(entries, guids)}
 
 
-def deeds_of_tree(entries: Iterable[Entry], names: Mapping[bytes, str]) -> dict[Dot, tuple[Deed, ...]]:
-    """Return what each entry of a folder tree did. `names`: of folders now, for those that no entry has named before.
+def deeds_of_tree(entries: Sequence[Entry], names: Mapping[bytes, str]) -> dict[Dot, tuple[Deed, ...]]:
+    """Return what each entry of a folder tree did.
 
-    Where branches have given a folder different names, a later entry may be told by either of them.
+    `names`: of folders now, for those that no entry has named before.
     """
-    before: dict[bytes, str] = {}
+    branches = _NamesOfBranches(entries)
     found: dict[Dot, tuple[Deed, ...]] = {}
     for entry in entries:
-        found[entry.dot] = tuple(_deeds_of_tree(entry, before, names))
+        found[entry.dot] = tuple(_deeds_of_tree(entry, branches.at(entry), names))
     return found
+
+
+class _NamesOfBranches:
+    """The names of folders at each entry, as its branch has given them. Branches may give a folder different ones."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._at: dict[Dot, dict[bytes, str]] = {}
+        self._to_come = Counter(dot for entry in entries for dot in {*entry.predecessors})
+
+    def at(self, entry: Entry) -> dict[bytes, str]:
+        """Return the names before the entry; the caller writes into them what it changes."""
+        found: dict[bytes, str] = {}
+        for dot in dict.fromkeys(entry.predecessors):
+            self._to_come[dot] -= 1
+            before = self._at.get(dot, {})
+            if not self._to_come[dot]:  # no other entry stands on it: its names are free to be changed
+                self._at.pop(dot, None)
+            elif before:
+                before = dict(before)
+            found = {**before, **found} if found else before
+        self._at[entry.dot] = found
+        return found
 
 
 class _Risen:

@@ -350,6 +350,18 @@ def test_deeds_of_a_folder_tree() -> None:
     assert deeds_of_tree(entries[-1:], {OLD: "Oldest"})[Dot("dc1.x", 8)][0].folder == "Oldest"
 
 
+def test_folder_that_branches_have_named_differently() -> None:
+    """Each branch tells its own names, in whichever order the entries come."""
+    first, mine = tree((FolderCreate(WORK, "Work", 7),), (FolderRename(WORK, "Plans"),))
+    theirs = replace(mine, dot=Dot("dc2.x", 1), changes=(FolderRename(WORK, "Past"),))
+    again = replace(mine, dot=Dot("dc1.x", 3), predecessors=(mine.dot,), changes=(FolderDelete(WORK),))
+    for entries in ([first, mine, theirs, again], [first, theirs, mine, again]):
+        told = deeds_of_tree(entries, {})
+        assert told[mine.dot] == (Deed("folder_renamed", folder="Plans", was="Work"),)
+        assert told[theirs.dot] == (Deed("folder_renamed", folder="Past", was="Work"),)
+        assert told[again.dot] == (Deed("folder_deleted", folder="Plans"),)
+
+
 def test_events_of_a_folder() -> None:
     merged = FolderState(WORK, "alice", "Past", 9, deleted=True, time=1, sid="dc2")
     entries = tree(
