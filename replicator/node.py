@@ -368,6 +368,7 @@ def _doors(
         destinations=_destinations_of(config),
         servers=MailServers(users, config.clusters) if config.clusters else None,
         list_users=users.users,
+        list_accounts=users.accounts,
         user_table=user_table,
     )
     yield None, HttpServer(http, Access(by_own_socket=True)).serve

@@ -29,6 +29,7 @@ from replicator.runtime.files.line_files import write_lines
 from replicator.runtime.signals import Signal
 from replicator.store.db.transaction import Commit
 from replicator.users import UserExistsError, UserUnknownError, folded
+from replicator.users.nologin import with_nologin
 from replicator.users.passwd_file import FILE_MAX_BYTES, SECRET, SECRET_BYTES, name_in, needs_secret, user_of, with_hash
 
 log = logging.getLogger(__name__)
@@ -110,6 +111,16 @@ class ClusterUsers:
     async def set_password(self, user: str, hashed: str) -> None:
         """Replace the hash of the user's password; the rest of the line stays. Raises UserUnknownError, ValueError."""
         await self._change(lambda before: {folded(user): with_hash(_line_of(before, user), hashed)})
+
+    async def set_disabled(self, user: str, *, disabled: bool) -> None:
+        """Disable the user, or let the user log in again; the rest of the line stays. Raises as `set_password`."""
+
+        def changed(before: Values) -> Changes:
+            line = with_nologin(_line_of(before, user), disabled=disabled)
+            user_of(line)
+            return {folded(user): line}
+
+        await self._change(changed)
 
     async def delete(self, user: str) -> None:
         """Remove the user. The mail stays. Raises UserUnknownError."""

@@ -53,6 +53,7 @@ from replicator.tasks import (
     Undone,
     UnreadableRow,
 )
+from replicator.users import Account
 
 TIMEOUT_S = 90.0  # longer than any wait of the node itself
 JSON, MSGPACK = "application/json", "application/vnd.msgpack"
@@ -141,6 +142,15 @@ class NodeClient:
         """Set the hash of a user's password in the cluster's table."""
         body = json.dumps({"hash": hashed}).encode()
         self._ask("PUT", f"/api/v1/users/{_segment(user)}/password", body=body, content_type=JSON)
+
+    def accounts(self) -> list[Account]:
+        """Return the users, and what their lines say."""
+        return self._parsed(_accounts, self._ask("GET", "/api/v1/accounts"))
+
+    def set_disabled(self, user: str, *, disabled: bool) -> None:
+        """Disable a user of the cluster's table, or let the user log in again."""
+        body = json.dumps({"disabled": disabled}).encode()
+        self._ask("PUT", f"/api/v1/users/{_segment(user)}/disabled", body=body, content_type=JSON)
 
     def delete_user(self, user: str) -> None:
         """Remove a user from the cluster's table."""
@@ -412,6 +422,10 @@ def _purge_result(document: object) -> PurgeResult:
 
 def _names(document: object) -> list[str]:
     return [str(name) for name in cast("list[object]", document)]
+
+
+def _accounts(document: object) -> list[Account]:
+    return [Account(**row) for row in cast("list[_Object]", document)]
 
 
 def _contents_page(document: object) -> tuple[list[str], int | None]:

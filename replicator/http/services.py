@@ -19,7 +19,7 @@ from replicator.runtime.metrics import HttpMetrics, RefusalMetrics
 from replicator.status import CertificateStatus, CheckpointStatus, MailboxStatus, NodeStatus, SearchTextStatus
 from replicator.stories import AskedMail, LoggedHistory, MailboxStory, MailStory
 from replicator.tasks import TaskName, TaskOptions, TaskStatus
-from replicator.users import Login, UserNames, folded
+from replicator.users import Account, Login, UserNames, folded
 
 T = TypeVar("T")
 
@@ -141,6 +141,10 @@ class UserControl(Protocol):
         """Replace the hash of the user's password. Raises UserUnknownError, ValueError."""
         ...
 
+    async def set_disabled(self, user: str, *, disabled: bool) -> None:
+        """Disable the user, or let the user log in again. Raises UserUnknownError, ValueError."""
+        ...
+
     async def delete(self, user: str) -> None:
         """Remove the user. Raises UserUnknownError."""
         ...
@@ -225,6 +229,7 @@ class HttpServices:
     destinations: Destinations = field(default_factory=Destinations)
     servers: MailServers | None = None
     list_users: Callable[[], Sequence[str]] = tuple
+    list_accounts: Callable[[], Sequence[Account]] = tuple
     user_table: UserControl | None = None
     overviews: Shared[tuple[bytes, bytes]] = field(default_factory=Shared)
 

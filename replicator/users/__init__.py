@@ -2,11 +2,13 @@
 
 `names` maps addresses to users, `schemes` checks password hashes, `scram` lets users log in without sending their
 password (`scram_decoys` if they cannot), `bearer` reads messages with an access token, `passwd_file` reads and edits
-the file, `quota_limits` reads its quotas, `home_cluster` its clusters, `throttle` and `turns` slow guessing down,
+the file, `quota_limits` reads its quotas, `home_cluster` its clusters, `nologin` who is disabled, `accounts` shows all
+of that to operators, `throttle` and `turns` slow guessing down,
 `directory` answers the doors. A user's name is always in lower case, however it was written. Passwords are never logged
 and never kept, not even here.
 """
 
+from replicator.users.accounts import Account, list_accounts
 from replicator.users.bearer import (
     BearerError,
     BearerMessage,
@@ -25,6 +27,7 @@ from replicator.users.passwd_file import (
     delete_user,
     list_users,
     new_line,
+    set_disabled,
     set_password,
     valid_lines,
 )
@@ -43,6 +46,7 @@ __all__ = [
     "DEFAULT_SCHEME",
     "NEW_SCHEMES",
     "NO_LIMITS",
+    "Account",
     "BearerError",
     "BearerMessage",
     "ChannelBindingError",
@@ -64,9 +68,11 @@ __all__ = [
     "add_user",
     "delete_user",
     "folded",
+    "list_accounts",
     "list_users",
     "new_line",
     "oauthbearer_challenge",
+    "set_disabled",
     "set_password",
     "valid_lines",
     "xoauth2_challenge",

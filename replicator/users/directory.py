@@ -24,6 +24,7 @@ from replicator.errors import OtherClusterError, UnavailableError, UsersUnavaila
 from replicator.runtime.addresses import network_of
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.runtime.logs.fields import LogFields
+from replicator.users.accounts import Account, accounts_of
 from replicator.users.home_cluster import Site
 from replicator.users.names import candidates, folded
 from replicator.users.passwd_file import PasswdFileError, UserTable, read_whole_file
@@ -167,6 +168,11 @@ class UserDirectory:
         self.refresh()
         return list(self._table.users) if self._table else []
 
+    def accounts(self) -> list[Account]:
+        """Return all users and what their lines say, in the order of the file."""
+        self.refresh()
+        return list(accounts_of(self._table, self._quota)) if self._table else []
+
     def summary(self) -> tuple[int, int]:
         """Return the number of users, in whichever cluster, and the digest of their table (`UserTable.digest`).
 
@@ -235,6 +241,11 @@ class UserDirectory:
         user = next((user for user in candidates(name) if user in users), None)
         return user is not None and ((stored := users[user]) is None or stored.scram is None)
 
+    def is_disabled(self, name: str) -> bool:
+        """Return True if this is the name of a user who is disabled: for the log only."""
+        users, disabled = (self._table.users, self._table.disabled) if self._table else ({}, frozenset())
+        return next((user for user in candidates(name) if user in users), None) in disabled
+
     async def verify_scram(self, name: str, attempt: ScramAttempt, *, address: str | None = None) -> Login | None:
         """Return the user's login if the attempt proves the password. Delays, and raises, as `verify`."""
         user = self._find(name) or folded(name)
@@ -243,7 +254,9 @@ class UserDirectory:
             await trio.lowlevel.checkpoint()
             stored = self._known().users.get(user)
             is_right = attempt.is_right()
-            return Login(user, stored) if stored is not None and stored.scram == attempt.keys and is_right else None
+            if stored is None or stored.scram != attempt.keys or not is_right or user in self._known().disabled:
+                return None
+            return Login(user, stored)
 
         return self._at_home(await self._in_turn(user, address, check))
 
@@ -259,16 +272,19 @@ class UserDirectory:
             await trio.lowlevel.checkpoint()
             if identity is None or self._find(name) != user or self._find(identity.name) != user:
                 return None
+            if user in self._known().disabled:
+                return None
             return Login(user, until_ms=identity.until_ms)
 
         return self._at_home(await self._in_turn(user, address, check))
 
     def holds(self, login: Login) -> bool:
-        """Return True if the user still has mail here, with the same password or an identity in force. Never waits."""
+        """Return True if the user still may log in here, by the same password or an identity in force. Never waits."""
         self.refresh()
         if (
             self._table is None
             or not self._is_home(login.user)
+            or login.user in self._table.disabled
             or (login.until_ms is not None and login.until_ms <= self._clock_ms())
         ):
             return False
@@ -355,7 +371,7 @@ class UserDirectory:
         usable = 1 <= len(secret) <= PASSWORD_MAX_BYTES and 0 not in secret
         against = stored or self._decoy
         matches = await self._run_in_thread(lambda: against.check(secret if stored and usable else b"-"))
-        if stored is None or not usable or not matches:
+        if stored is None or not usable or not matches or user in table.disabled:
             return None
         login = Login(user, stored)
         # If the file changed meanwhile, the next attempt uses the new one, and this result is not remembered.

@@ -20,6 +20,7 @@ from replicator.runtime.files.line_files import edit_lines
 from replicator.users import scram
 from replicator.users.home_cluster import NOWHERE, home_cluster
 from replicator.users.names import folded
+from replicator.users.nologin import is_disabled, with_nologin
 from replicator.users.quota_limits import OwnLimits, own_limits
 from replicator.users.schemes import DEFAULT_SCHEME, PasswordHash, hash_password, parse_hash
 
@@ -73,6 +74,7 @@ class Line(NamedTuple):
     password: PasswordHash | None
     limits: OwnLimits
     cluster: str | None
+    disabled: bool
     problems: tuple[str, ...]
     digest: int
 
@@ -82,6 +84,7 @@ class UserTable:
     """Users of the file by folded name; None is an unusable hash, or none. `problems` name file and line.
 
     `quotas`: of the users whose lines set limits. `clusters`: of the users whose lines name one (`home_cluster`).
+    `disabled`: the users who may not log in (`nologin`).
     `secret`: what SECRET says. `digest`: a number that is equal for files with the same lines of users and the same
     secret, in whichever order. `lines`: what each line says, by its bytes.
     """
@@ -90,6 +93,7 @@ class UserTable:
     problems: tuple[str, ...] = ()
     quotas: dict[str, OwnLimits] = field(default_factory=dict)
     clusters: dict[str, str] = field(default_factory=dict)
+    disabled: frozenset[str] = frozenset()
     secret: bytes | None = field(default=None, repr=False)
     digest: int = 0
     lines: Mapping[bytes, Line] = field(default_factory=dict, repr=False)
@@ -143,6 +147,7 @@ def _parsed(path: Path, lines: list[bytes], before: UserTable | None = None) -> 
         tuple(problems),
         {user: line.limits for user, line in of_users.items() if line.limits},
         {user: line.cluster for user, line in of_users.items() if line.cluster is not None},
+        frozenset(user for user, line in of_users.items() if line.disabled),
         _secret(lines),
         sum(digests) % (1 << 8 * DIGEST_BYTES),
         found,
@@ -163,7 +168,7 @@ def _line(text: bytes) -> Line:
     try:
         name, password, more = _fields(text)
     except ValueError as error:
-        return Line(None, "", None, {}, None, (str(error),), _digest(bare))
+        return Line(None, "", None, {}, None, disabled=True, problems=(str(error),), digest=_digest(bare))
     hashed = None if password == NO_HASH else understood(parse_hash, password)
     limits = understood(own_limits, more) or {}
     try:
@@ -171,7 +176,8 @@ def _line(text: bytes) -> Line:
     except ValueError as error:
         problems.append(str(error))
         cluster = NOWHERE
-    return Line(folded(name), name, hashed, limits, cluster, tuple(problems), _digest(bare))
+    disabled = understood(is_disabled, more) is not False  # what makes no sense lets nobody in
+    return Line(folded(name), name, hashed, limits, cluster, disabled, tuple(problems), _digest(bare))
 
 
 def _digest(line: bytes) -> int:
@@ -212,15 +218,12 @@ def add_user(path: Path, user: str, password: str, *, scheme: str = DEFAULT_SCHE
 def set_password(path: Path, user: str, password: str, *, scheme: str = DEFAULT_SCHEME) -> None:
     """Replace the user's hash; the rest of the line stays. Blocks. Raises UserUnknownError."""
     _, _, hashed = _new_line(path, user, password, scheme).partition(b":")
+    _edit_line(path, user, lambda line: _with_hash(line, hashed), lambda lines: _with_secret(lines, scheme))
 
-    def replace(lines: list[bytes]) -> list[bytes]:
-        position = _known_position(path, lines, user)
-        old = lines[position]
-        bare = old.rstrip(b"\r\n")
-        lines[position] = _with_hash(bare, hashed) + old[len(bare) :]
-        return _with_secret(lines, scheme)
 
-    _edit(path, replace)
+def set_disabled(path: Path, user: str, *, disabled: bool) -> None:
+    """Disable the user, or let the user log in again; the rest of the line stays. Blocks. Raises UserUnknownError."""
+    _edit_line(path, user, lambda line: with_nologin(line, disabled=disabled))
 
 
 def delete_user(path: Path, user: str) -> None:
@@ -250,6 +253,7 @@ def user_of(line: bytes) -> str:
         parse_hash(password)
     own_limits(more)
     home_cluster(more)
+    is_disabled(more)
     return user
 
 
@@ -361,6 +365,24 @@ def _known_position(path: Path, lines: list[bytes], user: str) -> int:
     if position is None:
         raise UserUnknownError(f"{path}: there is no user {user!r}; `replicator user list` lists all users")
     return position
+
+
+def _edit_line(
+    path: Path,
+    user: str,
+    change: Callable[[bytes], bytes],
+    complete: Callable[[list[bytes]], list[bytes]] = lambda lines: lines,
+) -> None:
+    """Change the user's line, without its end, and then what else the lines need."""
+
+    def changed(lines: list[bytes]) -> list[bytes]:
+        position = _known_position(path, lines, user)
+        old = lines[position]
+        bare = old.rstrip(b"\r\n")
+        lines[position] = change(bare) + old[len(bare) :]
+        return complete(lines)
+
+    _edit(path, changed)
 
 
 def _edit(path: Path, change: Callable[[list[bytes]], list[bytes]], *, create: bool = False) -> None:

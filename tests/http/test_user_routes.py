@@ -27,7 +27,9 @@ async def client(
     services: HttpServices, mail: HookedMail, users: UserDirectory, tmp_path: Path
 ) -> AsyncIterator[Conversation]:
     table = ClusterUsers(mail, tmp_path / "users.passwd", run_inline)
-    async with conversation(HttpServer(replace(services, user_table=table, list_users=users.users))) as talk:
+    async with conversation(
+        HttpServer(replace(services, user_table=table, list_users=users.users, list_accounts=users.accounts))
+    ) as talk:
         yield talk
 
 
@@ -58,6 +60,24 @@ async def test_users_are_added_changed_listed_and_removed(client: Conversation, 
     assert await names(client) == ["bob"]
 
 
+async def test_users_are_disabled_and_enabled(client: Conversation, users: UserDirectory) -> None:
+    await ask(client, "POST", "", {"lines": ["ann:{PLAIN}y:::::::quota_messages=5"]})
+    for disabled in (True, False):
+        answer = await ask(client, "PUT", "/ann/disabled", {"disabled": disabled})
+        assert (answer.status, answer.json) == (200, {"user": "ann", "disabled": disabled})
+        assert (await users.verify("ann", "y") is None) is disabled
+        listed = await client.ask(b"GET /api/v1/accounts HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        [account] = json.loads(listed.body)
+        assert account == {
+            "user": "ann",
+            "disabled": disabled,
+            "has_password": True,
+            "storage_limit_bytes": None,
+            "messages_limit": 5,
+            "cluster": None,
+        }
+
+
 @pytest.mark.parametrize(
     ("asked", "document", "status", "words"),
     [
@@ -72,6 +92,9 @@ async def test_users_are_added_changed_listed_and_removed(client: Conversation, 
         ("PUT /ann/password", {"hash": "{PLAIN}x"}, 404, "no user 'ann'"),
         ("PUT /bob/password", {}, 400, "hash is missing"),
         ("PUT /bob/password", {"hash": "x\ny"}, 400, "no colon"),
+        ("PUT /ann/disabled", {"disabled": True}, 404, "no user 'ann'"),
+        ("PUT /bob/disabled", {}, 400, "disabled is missing"),
+        ("PUT /bob/disabled", {"disabled": 1}, 400, "disabled must be true or false"),
         ("DELETE /ann", None, 404, "no user 'ann'"),
     ],
 )

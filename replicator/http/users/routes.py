@@ -3,6 +3,7 @@
 | route | answers |
 |---|---|
 | `GET /api/v1/users` | the users' names, wherever they come from |
+| `GET /api/v1/accounts` | a list of `Account`: the users, and what their lines say |
 | `POST /api/v1/users/USER/purge` | `PurgeResult`: what was removed of a former user's mail, and if there is more |
 
 The others are for nodes with `users.source = "cluster"`; nodes whose users come from a file answer with 409.
@@ -11,11 +12,13 @@ The others are for nodes with `users.source = "cluster"`; nodes whose users come
 |---|---|
 | `POST /api/v1/users` | 201 and the number of users added; 409 if one exists already |
 | `PUT /api/v1/users/USER/password` | the user, with a new hash |
+| `PUT /api/v1/users/USER/disabled` | the user, who may no longer log in, or may again |
 | `DELETE /api/v1/users/USER` | the user, who is removed; the mail stays |
 
 POST takes `{"lines": ["alice:{ARGON2ID}...", ...], "replace": false}`: lines of a passwd-file, `LINES_MAX` at most, all
-or none; with `replace`, users who exist get the new lines. PUT takes `{"hash": "{ARGON2ID}..."}`. Passwords themselves
-never come here. An answer means that the change is on `durability.copies` nodes, and in force at this one.
+or none; with `replace`, users who exist get the new lines. PUT takes `{"hash": "{ARGON2ID}..."}`, or
+`{"disabled": true}`. Passwords themselves never come here. An answer means that the change is on `durability.copies`
+nodes, and in force at this one.
 """
 
 from __future__ import annotations
@@ -38,6 +41,12 @@ LINES_MAX = 200  # each may have 4 KiB, and one change to the table 2 MiB
 async def get_users(services: HttpServices, _request: Request) -> Response:
     """Return the users that this node knows."""
     return json_response(sorted(services.list_users()))
+
+
+async def get_accounts(services: HttpServices, _request: Request) -> Response:
+    """Return the users that this node knows, and what their lines say."""
+    found = sorted(services.list_accounts(), key=lambda account: account.user)
+    return json_response([asdict(account) for account in found])
 
 
 async def post_users(services: HttpServices, request: Request) -> Response:
@@ -63,6 +72,16 @@ async def put_password(services: HttpServices, request: Request) -> Response:
     with _problems():
         await _table(services).set_password(request.path["user"], hashed)
     return json_response({"user": request.path["user"]})
+
+
+async def put_disabled(services: HttpServices, request: Request) -> Response:
+    """Disable a user, or let the user log in again."""
+    options = Options(request.body)
+    options.allow("disabled")
+    disabled = options.needed_flag("disabled")
+    with _problems():
+        await _table(services).set_disabled(request.path["user"], disabled=disabled)
+    return json_response({"user": request.path["user"], "disabled": disabled})
 
 
 async def delete_user(services: HttpServices, request: Request) -> Response:
@@ -107,8 +126,10 @@ def _problems() -> Iterator[None]:
 
 USER_ROUTES = (
     Route("GET", "/api/v1/users", get_users),
+    Route("GET", "/api/v1/accounts", get_accounts),
     Route("POST", "/api/v1/users/{user}/purge", post_purge),
     Route("POST", "/api/v1/users", post_users, body_type=JSON_TYPE),
     Route("PUT", "/api/v1/users/{user}/password", put_password, body_type=JSON_TYPE),
+    Route("PUT", "/api/v1/users/{user}/disabled", put_disabled, body_type=JSON_TYPE),
     Route("DELETE", "/api/v1/users/{user}", delete_user),
 )
