@@ -3,9 +3,9 @@
 `names` maps addresses to users, `schemes` checks password hashes, `scram` lets users log in without sending their
 password (`scram_decoys` if they cannot), `bearer` reads messages with an access token, `passwd_file` reads and edits
 the file, `quota_limits` reads its quotas, `home_cluster` its clusters, `nologin` who is disabled, `accounts` shows all
-of that to operators, `throttle` and `turns` slow guessing down,
-`directory` answers the doors. A user's name is always in lower case, however it was written. Passwords are never logged
-and never kept, not even here.
+of that to operators, `trial` why somebody cannot log in, `throttle` and `turns` slow guessing down, `directory` answers
+the doors. A user's name is always in lower case, however it was written. Passwords are never logged and never kept, not
+even here.
 """
 
 from replicator.users.accounts import Account, list_accounts
@@ -41,6 +41,8 @@ from replicator.users.scram import (
     ScramExchange,
     ScramKeys,
 )
+from replicator.users.throttle import Penalty
+from replicator.users.trial import Obstacle, Reason, Trial
 
 __all__ = [
     "DEFAULT_SCHEME",
@@ -53,14 +55,18 @@ __all__ = [
     "ClientFirst",
     "Identity",
     "Login",
+    "Obstacle",
     "PasswdFileError",
+    "Penalty",
     "QuotaLimits",
+    "Reason",
     "ScramAttempt",
     "ScramError",
     "ScramExchange",
     "ScramKeys",
     "Site",
     "TokenFault",
+    "Trial",
     "UserDirectory",
     "UserExistsError",
     "UserNames",

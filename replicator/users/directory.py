@@ -13,7 +13,7 @@ import hmac
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,8 @@ from replicator.users.quota_limits import NO_LIMITS, QuotaLimits
 from replicator.users.schemes import PASSWORD_MAX_BYTES, PasswordHash, parse_hash
 from replicator.users.scram import ScramAttempt, ScramKeys
 from replicator.users.scram_decoys import ScramDecoys
-from replicator.users.throttle import Throttle
+from replicator.users.throttle import NAME_CHARACTERS_MAX, Penalty, Throttle
+from replicator.users.trial import Obstacle, Reason, Trial, reasons_against
 from replicator.users.turns import Turns
 
 log = logging.getLogger(__name__)
@@ -223,6 +224,50 @@ class UserDirectory:
 
         return await self._in_turn(user, address, check, patience_s)
 
+    async def try_login(self, name: str, password: str) -> Trial:
+        """Return whether this name and password would let a client in, and why not. Counts as nobody's attempt.
+
+        Raises UsersUnavailableError, and UnavailableError if no hash can be computed within `PATIENCE_S`.
+        """
+        user = self._find(name)
+        if user is None:
+            reason = Reason(Obstacle.NO_SUCH_USER, f"there is no user {folded(name)!r}, nor one by a part of this name")
+            return self._trial(folded(name), None, [reason])
+        table = self._known()
+        stored = table.users.get(user)
+        secret = password.encode("utf-8", "surrogateescape")
+        is_right = None if stored is None else await self._is_right(stored, secret)
+        return self._trial(user, user, reasons_against(table, user, self._site, is_right=is_right))
+
+    async def _is_right(self, stored: PasswordHash, secret: bytes) -> bool:
+        """Check a password without a turn. Raises UnavailableError."""
+        try:
+            with trio.fail_after(PATIENCE_S):
+                async with self._hashing:
+                    return _is_usable(secret) and await self._run_in_thread(lambda: stored.check(secret))
+        except trio.TooSlowError:
+            raise UnavailableError("too many logins are waiting; try again later") from None
+
+    def _trial(self, counted_as: str, user: str | None, reasons: Sequence[Reason]) -> Trial:
+        slowed = [one for one in self.penalties() if one.user == counted_as[:NAME_CHARACTERS_MAX] and one.waits_s]
+        addresses = (one.address if one.address is not None else "everywhere" for one in slowed)
+        waits_s = max((one.waits_s for one in slowed), default=0.0)
+        return Trial(user, tuple(reasons), waits_s, tuple(addresses))
+
+    def penalties(self) -> list[Penalty]:
+        """Return who is delayed after failed attempts, or would be by another one."""
+        return self._throttle.penalties(trio.current_time())
+
+    def forgive(self, of: str | None) -> int:
+        """Forget the failed attempts of a user or an address; None: of everybody. Return how many penalties end.
+
+        Raises UsersUnavailableError.
+        """
+        names = None if of is None else {of, folded(of), network_of(of), self._find(of) or of}
+        before = len(self.penalties())
+        self._throttle.forgive(names)
+        return before - len(self.penalties())
+
     def has_scram(self, *, for_all: bool = False) -> bool:
         """Return True if somebody can log in by SCRAM; with `for_all`, if all users can."""
         self.refresh()
@@ -368,7 +413,7 @@ class UserDirectory:
     async def _check(self, user: str, secret: bytes) -> Login | None:
         table = self._known()
         stored = table.users.get(user)
-        usable = 1 <= len(secret) <= PASSWORD_MAX_BYTES and 0 not in secret
+        usable = _is_usable(secret)
         against = stored or self._decoy
         matches = await self._run_in_thread(lambda: against.check(secret if stored and usable else b"-"))
         if stored is None or not usable or not matches or user in table.disabled:
@@ -442,6 +487,10 @@ class UserDirectory:
         if text != self._unreadable:
             log.warning("%s", text)
         self._unreadable = text
+
+
+def _is_usable(secret: bytes) -> bool:
+    return 1 <= len(secret) <= PASSWORD_MAX_BYTES and 0 not in secret
 
 
 def _decoy(table: UserTable) -> PasswordHash:

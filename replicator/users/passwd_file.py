@@ -77,6 +77,7 @@ class Line(NamedTuple):
     disabled: bool
     problems: tuple[str, ...]
     digest: int
+    hash_problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class UserTable:
     """Users of the file by folded name; None is an unusable hash, or none. `problems` name file and line.
 
     `quotas`: of the users whose lines set limits. `clusters`: of the users whose lines name one (`home_cluster`).
-    `disabled`: the users who may not log in (`nologin`).
+    `disabled`: the users who may not log in (`nologin`). `unusable`: why a user's hash cannot be understood.
     `secret`: what SECRET says. `digest`: a number that is equal for files with the same lines of users and the same
     secret, in whichever order. `lines`: what each line says, by its bytes.
     """
@@ -94,6 +95,7 @@ class UserTable:
     quotas: dict[str, OwnLimits] = field(default_factory=dict)
     clusters: dict[str, str] = field(default_factory=dict)
     disabled: frozenset[str] = frozenset()
+    unusable: dict[str, str] = field(default_factory=dict)
     secret: bytes | None = field(default=None, repr=False)
     digest: int = 0
     lines: Mapping[bytes, Line] = field(default_factory=dict, repr=False)
@@ -127,6 +129,7 @@ def _parsed(path: Path, lines: list[bytes], before: UserTable | None = None) -> 
     problems: list[str] = []
     found: dict[bytes, Line] = {}
     of_users: dict[str, Line] = {}
+    unusable: dict[str, str] = {}
     for number, text in enumerate(lines, 1):
         if not _is_entry(text):
             continue
@@ -140,6 +143,8 @@ def _parsed(path: Path, lines: list[bytes], before: UserTable | None = None) -> 
         problems += (f"{path}:{number}: {problem}" for problem in line.problems)
         if line.user is not None:
             of_users[line.user] = line
+            if line.hash_problem is not None:
+                unusable[line.user] = f"{path}:{number}: {line.hash_problem}"
     digests = [line.digest for line in found.values()]
     digests += (_digest(text.rstrip(b"\r\n")) for text in lines if text.startswith(SECRET))
     return UserTable(
@@ -148,6 +153,7 @@ def _parsed(path: Path, lines: list[bytes], before: UserTable | None = None) -> 
         {user: line.limits for user, line in of_users.items() if line.limits},
         {user: line.cluster for user, line in of_users.items() if line.cluster is not None},
         frozenset(user for user, line in of_users.items() if line.disabled),
+        unusable,
         _secret(lines),
         sum(digests) % (1 << 8 * DIGEST_BYTES),
         found,
@@ -170,6 +176,7 @@ def _line(text: bytes) -> Line:
     except ValueError as error:
         return Line(None, "", None, {}, None, disabled=True, problems=(str(error),), digest=_digest(bare))
     hashed = None if password == NO_HASH else understood(parse_hash, password)
+    hash_problem = problems[0] if problems else None
     limits = understood(own_limits, more) or {}
     try:
         cluster = home_cluster(more)
@@ -177,7 +184,7 @@ def _line(text: bytes) -> Line:
         problems.append(str(error))
         cluster = NOWHERE
     disabled = understood(is_disabled, more) is not False  # what makes no sense lets nobody in
-    return Line(folded(name), name, hashed, limits, cluster, disabled, tuple(problems), _digest(bare))
+    return Line(folded(name), name, hashed, limits, cluster, disabled, tuple(problems), _digest(bare), hash_problem)
 
 
 def _digest(line: bytes) -> int:

@@ -4,15 +4,19 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+import trio
 
+from replicator.http.access import Access
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
+from replicator.http.tokens import Role, Tokens, add_token
 from replicator.http.users.routes import LINES_MAX
 from replicator.mail.annotations import USER_TABLE
 from replicator.user_table import ClusterUsers
-from replicator.users import UserDirectory
+from replicator.users import UserDirectory, add_user
 from tests.http.conversation import Answer, Conversation, conversation
 from tests.one_node import HookedMail, run_inline
 
@@ -27,9 +31,7 @@ async def client(
     services: HttpServices, mail: HookedMail, users: UserDirectory, tmp_path: Path
 ) -> AsyncIterator[Conversation]:
     table = ClusterUsers(mail, tmp_path / "users.passwd", run_inline)
-    async with conversation(
-        HttpServer(replace(services, user_table=table, list_users=users.users, list_accounts=users.accounts))
-    ) as talk:
+    async with conversation(HttpServer(replace(services, user_table=table, oversight=users))) as talk:
         yield talk
 
 
@@ -121,8 +123,11 @@ async def test_only_the_mail_of_former_users_is_purged(
     services: HttpServices, mail: HookedMail, name: str, status: int, words: str
 ) -> None:
     await mail.annotate(USER_TABLE, None, {"/shared/vendor/x/y": b"kept"})
-    async with conversation(HttpServer(replace(services, list_users=lambda: ["alice"]))) as client:
-        answer = await ask(client, "POST", f"/{name}/purge")
+    with TemporaryDirectory() as directory:
+        add_user(Path(directory) / "users.passwd", "alice", "x", scheme="PLAIN")
+        users = UserDirectory(Path(directory) / "users.passwd")
+        async with conversation(HttpServer(replace(services, oversight=users))) as client:
+            answer = await ask(client, "POST", f"/{name}/purge")
     assert (answer.status, words in str(answer.json["detail"])) == (status, True), answer.json
     assert await mail.annotations(USER_TABLE, None) == {"/shared/vendor/x/y": b"kept"}
 
@@ -131,3 +136,27 @@ async def test_node_with_a_file_of_users_keeps_no_table(services: HttpServices) 
     async with conversation(HttpServer(services)) as client:
         answer = await ask(client, "DELETE", "/bob")
     assert (answer.status, "come from its passwd-file" in str(answer.json["detail"])) == (409, True)
+
+
+async def test_log_ins_are_tried_without_a_trace(services: HttpServices, tmp_path: Path) -> None:
+    await trio.Path(tmp_path / "users.passwd").write_text("alice:{PLAIN}secret\n")
+    async with conversation(HttpServer(services)) as client:
+        right = await ask(client, "POST", "/Alice%40x/try-login", {"password": "secret"})
+        assert right.json == {"user": "alice", "reasons": [], "waits_s": 0.0, "slowed": []}
+        wrong = await ask(client, "POST", "/alice/try-login", {"password": "x"})
+        assert wrong.json["reasons"] == [{"obstacle": "wrong_password", "text": "the password is wrong"}]
+        assert (await ask(client, "POST", "/alice/try-login", {})).status == 400
+
+
+async def test_who_may_only_read_neither_tries_log_ins_nor_sees_penalties(
+    services: HttpServices, tmp_path: Path
+) -> None:
+    file = tmp_path / "http.tokens"
+    secret = add_token(file, "monitoring", Role.READ)
+    head = f"HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {secret}\r\n"
+    async with conversation(HttpServer(services, Access(Tokens(file)))) as client:
+        asked = await client.ask(f"GET /api/v1/penalties {head}\r\n".encode())
+        assert asked.status == 403
+        body = f"Content-Type: application/json\r\nContent-Length: 16\r\n\r\n{json.dumps({'password': 'x'})}"
+        tried = await client.ask(f"POST /api/v1/users/alice/try-login {head}{body}".encode())
+        assert tried.status == 403

@@ -40,12 +40,12 @@ LINES_MAX = 200  # each may have 4 KiB, and one change to the table 2 MiB
 
 async def get_users(services: HttpServices, _request: Request) -> Response:
     """Return the users that this node knows."""
-    return json_response(sorted(services.list_users()))
+    return json_response(sorted(services.oversight.users()))
 
 
 async def get_accounts(services: HttpServices, _request: Request) -> Response:
     """Return the users that this node knows, and what their lines say."""
-    found = sorted(services.list_accounts(), key=lambda account: account.user)
+    found = sorted(services.oversight.accounts(), key=lambda account: account.user)
     return json_response([asdict(account) for account in found])
 
 

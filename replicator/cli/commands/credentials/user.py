@@ -17,6 +17,7 @@ import click
 from rich.markup import escape
 
 from replicator.cli.client import USERS_AT_ONCE, NodeClient
+from replicator.cli.commands.credentials.passwords import first_line
 from replicator.cli.group import HelpfulGroup
 from replicator.cli.output import console, echo, echo_json, size, table
 from replicator.cli.target import CommandError, NodeUrl, config_argument, url_of_config
@@ -322,10 +323,7 @@ def _tell_of_mail(client: NodeClient, user: str) -> None:
 def _new_password() -> str:
     if sys.stdin.isatty():
         return str(click.prompt("Password", hide_input=True, confirmation_prompt="Repeat the password", err=True))
-    password = sys.stdin.readline().rstrip("\r\n")
-    if not password:
-        raise CommandError("no password: standard input is empty; give the password as its first line")
-    return password
+    return first_line()
 
 
 @contextmanager
