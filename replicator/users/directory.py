@@ -53,6 +53,9 @@ LEAVING_S = 10.0
 Copies rarely stall for longer, and mail for removed users must be refused at some time.
 """
 
+LOGGED_MAX = 100
+"""Problems of lines that are logged each time the file is read; the others are counted."""
+
 # No one knows its password: 32 random bytes, hashed once with the default parameters and discarded.
 DECOY = "{ARGON2ID}$argon2id$v=19$m=19456,t=2,p=1$0nrP2VvLOQcgxPh/j1EKQQ$qW6cgK+68Qn4tYStOjttGtgMgOQdjdkYM7l2v+kuEL8"
 
@@ -194,7 +197,8 @@ class UserDirectory:
 
     def problems(self) -> list[str]:
         """Return all problems of the file now, including single lines, as `file:line: problem`."""
-        return [*self.unreadable(), *(self._table.problems if self._table else ()), *self._homeless()]
+        unreadable, table = self.unreadable(), self._table
+        return [*unreadable, *((*table.problems, *table.remarks) if table else ()), *self._homeless()]
 
     async def verify(self, name: str, password: str, *, address: str | None = None) -> Login | None:
         """Return the user's login if the password is right, else None; see `verify_anywhere`.
@@ -453,8 +457,10 @@ class UserDirectory:
         self._decoy = _decoy(table)
         self._scram = ScramDecoys(table, self.key)
         log.info("users read %s", LogFields({"users": len(table.users), "file": self._path}))
-        for problem in (*table.problems, *self._homeless()):
+        for problem in (*table.problems[:LOGGED_MAX], *table.remarks, *self._homeless()):
             log.warning("%s", problem)
+        if len(table.problems) > LOGGED_MAX:
+            log.warning("%s: %d more lines have problems", self._path, len(table.problems) - LOGGED_MAX)
 
     def _note_leaving(self, before: UserTable, now: UserTable, *, in_place: bool) -> None:
         """Keep missing users for a while, but not their sessions if the file was replaced as a whole."""

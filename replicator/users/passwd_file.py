@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeVar
 from protocol.units import MIB
 from replicator.runtime.files.line_files import edit_lines
 from replicator.users import scram
+from replicator.users.foreign_words import foreign_words, meaning_of
 from replicator.users.home_cluster import NOWHERE, home_cluster
 from replicator.users.names import folded
 from replicator.users.nologin import is_disabled, with_nologin
@@ -78,6 +79,7 @@ class Line(NamedTuple):
     problems: tuple[str, ...]
     digest: int
     hash_problem: str | None = None
+    foreign: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class UserTable:
 
     `quotas`: of the users whose lines set limits. `clusters`: of the users whose lines name one (`home_cluster`).
     `disabled`: the users who may not log in (`nologin`). `unusable`: why a user's hash cannot be understood.
+    `remarks` tell of words that do nothing here (`foreign_words`).
     `secret`: what SECRET says. `digest`: a number that is equal for files with the same lines of users and the same
     secret, in whichever order. `lines`: what each line says, by its bytes.
     """
@@ -96,6 +99,7 @@ class UserTable:
     clusters: dict[str, str] = field(default_factory=dict)
     disabled: frozenset[str] = frozenset()
     unusable: dict[str, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
     secret: bytes | None = field(default=None, repr=False)
     digest: int = 0
     lines: Mapping[bytes, Line] = field(default_factory=dict, repr=False)
@@ -130,6 +134,7 @@ def _parsed(path: Path, lines: list[bytes], before: UserTable | None = None) -> 
     found: dict[bytes, Line] = {}
     of_users: dict[str, Line] = {}
     unusable: dict[str, str] = {}
+    foreign: dict[str, list[int]] = {}  # numbers of lines, by words
     for number, text in enumerate(lines, 1):
         if not _is_entry(text):
             continue
@@ -143,6 +148,8 @@ def _parsed(path: Path, lines: list[bytes], before: UserTable | None = None) -> 
         problems += (f"{path}:{number}: {problem}" for problem in line.problems)
         if line.user is not None:
             of_users[line.user] = line
+            for word in line.foreign:
+                foreign.setdefault(word, []).append(number)
             if line.hash_problem is not None:
                 unusable[line.user] = f"{path}:{number}: {line.hash_problem}"
     digests = [line.digest for line in found.values()]
@@ -154,10 +161,15 @@ def _parsed(path: Path, lines: list[bytes], before: UserTable | None = None) -> 
         {user: line.cluster for user, line in of_users.items() if line.cluster is not None},
         frozenset(user for user, line in of_users.items() if line.disabled),
         unusable,
+        tuple(_remark(path, word, numbers) for word, numbers in sorted(foreign.items())),
         _secret(lines),
         sum(digests) % (1 << 8 * DIGEST_BYTES),
         found,
     )
+
+
+def _remark(path: Path, word: str, numbers: list[int]) -> str:
+    return f"{path}:{numbers[0]}: {word} does nothing here: {meaning_of(word)} (in {len(numbers)} lines)"
 
 
 def _line(text: bytes) -> Line:
@@ -184,7 +196,18 @@ def _line(text: bytes) -> Line:
         problems.append(str(error))
         cluster = NOWHERE
     disabled = understood(is_disabled, more) is not False  # what makes no sense lets nobody in
-    return Line(folded(name), name, hashed, limits, cluster, disabled, tuple(problems), _digest(bare), hash_problem)
+    return Line(
+        folded(name),
+        name,
+        hashed,
+        limits,
+        cluster,
+        disabled=disabled,
+        problems=tuple(problems),
+        digest=_digest(bare),
+        hash_problem=hash_problem,
+        foreign=foreign_words(more),
+    )
 
 
 def _digest(line: bytes) -> int:
