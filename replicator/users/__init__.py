@@ -1,7 +1,7 @@
 """Users with mail on this node: a passwd-file in Dovecot's format, `user:{SCHEME}hash[:other fields]`.
 
 `names` maps addresses to users, `schemes` checks password hashes, `scram` lets users log in without sending their
-password (`scram_decoys` if they cannot), `bearer` reads messages with an access token, `passwd_file` reads and edits
+password (`decoys` if they cannot), `bearer` reads messages with an access token, `passwd_file` reads and edits
 the file, `quota_limits` reads its quotas, `home_cluster` its clusters, `nologin` who is disabled, `foreign_words` what
 does nothing here, `accounts` shows all of that to operators, `trial` why somebody cannot log in, `throttle` and `turns`
 slow guessing down, `directory` answers the doors. A user's name is always in lower case, however it was written.

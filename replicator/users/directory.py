@@ -12,8 +12,7 @@ import hashlib
 import hmac
 import logging
 import secrets
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +24,13 @@ from replicator.runtime.addresses import network_of
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.runtime.logs.fields import LogFields
 from replicator.users.accounts import Account, accounts_of
+from replicator.users.decoys import Decoys
 from replicator.users.home_cluster import Site
 from replicator.users.names import candidates, folded
-from replicator.users.passwd_file import PasswdFileError, UserTable, read_whole_file
+from replicator.users.passwd_file import Line, PasswdFileError, UserTable, read_whole_file
 from replicator.users.quota_limits import NO_LIMITS, QuotaLimits
-from replicator.users.schemes import PASSWORD_MAX_BYTES, PasswordHash, parse_hash
+from replicator.users.schemes import PASSWORD_MAX_BYTES, PasswordHash
 from replicator.users.scram import ScramAttempt, ScramKeys
-from replicator.users.scram_decoys import ScramDecoys
 from replicator.users.throttle import NAME_CHARACTERS_MAX, Penalty, Throttle
 from replicator.users.trial import Obstacle, Reason, Trial, reasons_against
 from replicator.users.turns import Turns
@@ -55,9 +54,6 @@ Copies rarely stall for longer, and mail for removed users must be refused at so
 
 LOGGED_MAX = 100
 """Problems of lines that are logged each time the file is read; the others are counted."""
-
-# No one knows its password: 32 random bytes, hashed once with the default parameters and discarded.
-DECOY = "{ARGON2ID}$argon2id$v=19$m=19456,t=2,p=1$0nrP2VvLOQcgxPh/j1EKQQ$qW6cgK+68Qn4tYStOjttGtgMgOQdjdkYM7l2v+kuEL8"
 
 FileVersion = tuple[int, int, int, int]
 
@@ -126,10 +122,9 @@ class UserDirectory:
         self._table: UserTable | None = None  # None: no file could be read since the process started
         self._leaving: dict[str, _Leaving] = {}
         self._unreadable: str | None = None
-        self._decoy = parse_hash(DECOY)
         self._hashing = trio.CapacityLimiter(HASHES_AT_ONCE)
         self.key = key or secrets.token_bytes(32)
-        self._scram = ScramDecoys(UserTable(), self.key)
+        self._decoys = Decoys(UserTable(), self.key)
         self._remembered: dict[str, _Remembered] = {}
         self._throttle = Throttle()
         self._pair_turns: Turns[tuple[str, str]] = Turns()
@@ -168,12 +163,12 @@ class UserDirectory:
         return None
 
     def users(self) -> list[str]:
-        """Return all users, in the order of the file."""
+        """Return all users."""
         self.refresh()
         return list(self._table.users) if self._table else []
 
     def accounts(self) -> list[Account]:
-        """Return all users and what their lines say, in the order of the file."""
+        """Return all users and what their lines say."""
         self.refresh()
         return list(accounts_of(self._table, self._quota)) if self._table else []
 
@@ -275,13 +270,13 @@ class UserDirectory:
     def has_scram(self, *, for_all: bool = False) -> bool:
         """Return True if somebody can log in by SCRAM; with `for_all`, if all users can."""
         self.refresh()
-        return self._scram.for_all if for_all else self._scram.for_some
+        return self._decoys.for_all if for_all else self._decoys.for_some
 
     def scram_keys(self, name: str) -> ScramKeys:
         """Return the keys of the user of this name; for whoever cannot log in by SCRAM, decoys. Raises as `find`."""
         user = self._find(name)
         stored = self._known().users.get(user) if user is not None else None
-        decoy = self._scram.keys_of(name)
+        decoy = self._decoys.keys_of(name)
         return stored.scram if stored is not None and stored.scram is not None else decoy
 
     def lacks_scram(self, name: str) -> bool:
@@ -292,7 +287,7 @@ class UserDirectory:
 
     def is_disabled(self, name: str) -> bool:
         """Return True if this is the name of a user who is disabled: for the log only."""
-        users, disabled = (self._table.users, self._table.disabled) if self._table else ({}, frozenset())
+        users, disabled = (self._table.users, self._table.disabled) if self._table else ({}, set())
         return next((user for user in candidates(name) if user in users), None) in disabled
 
     async def verify_scram(self, name: str, attempt: ScramAttempt, *, address: str | None = None) -> Login | None:
@@ -359,6 +354,8 @@ class UserDirectory:
         """Return a problem if lines lack the name of a cluster."""
         if self._site is None or not self._site.has_others or self._table is None:
             return []
+        if len(self._table.clusters) == len(self._table.users):
+            return []
         lacking = [user for user in self._table.users if user not in self._table.clusters]
         problem = f"{self._path}: {len(lacking)} users name no cluster, and so have mail in none: add `cluster=NAME` to"
         return [f"{problem} their lines, the first of which is that of {lacking[0]}"] if lacking else []
@@ -415,16 +412,16 @@ class UserDirectory:
             raise UnavailableError("too many logins are waiting after failed ones; try again later") from None
 
     async def _check(self, user: str, secret: bytes) -> Login | None:
-        table = self._known()
+        table, version = self._known(), self._version
         stored = table.users.get(user)
         usable = _is_usable(secret)
-        against = stored or self._decoy
+        against = stored or self._decoys.hash_to_check()
         matches = await self._run_in_thread(lambda: against.check(secret if stored and usable else b"-"))
         if stored is None or not usable or not matches or user in table.disabled:
             return None
         login = Login(user, stored)
         # If the file changed meanwhile, the next attempt uses the new one, and this result is not remembered.
-        if table is self._table:
+        if version == self._version:
             self._remembered[user] = _Remembered(login, self._digest(user, secret), trio.current_time() + REMEMBER_S)
         return login
 
@@ -445,28 +442,46 @@ class UserDirectory:
         in_place = self._version is None or version[0] == self._version[0]
         self._version = version
         try:
-            table = read_whole_file(self._path, self._table)
+            table, removed, added = read_whole_file(self._path, self._table)
         except (OSError, PasswdFileError) as error:
             self._note_unreadable(error)
             return
-        if self._table is not None:
-            self._note_leaving(self._table, table, in_place=in_place)
-        self._table = table
         self._unreadable = None
         self._remembered.clear()
-        self._decoy = _decoy(table)
-        self._scram = ScramDecoys(table, self.key)
         log.info("users read %s", LogFields({"users": len(table.users), "file": self._path}))
+        if removed is not None:
+            self._patch(removed, added, in_place=in_place)
+            for problem in self._homeless():
+                log.warning("%s", problem)
+            return
+        if self._table is not None:
+            gone = self._table.users.keys() - table.users.keys()
+            self._note_leaving({user: self._table.users[user] for user in gone}, in_place=in_place)
+        self._table = table
+        self._decoys = Decoys(table, self.key)
         for problem in (*table.problems[:LOGGED_MAX], *table.remarks, *self._homeless()):
             log.warning("%s", problem)
         if len(table.problems) > LOGGED_MAX:
             log.warning("%s: %d more lines have problems", self._path, len(table.problems) - LOGGED_MAX)
 
-    def _note_leaving(self, before: UserTable, now: UserTable, *, in_place: bool) -> None:
+    def _patch(self, removed: Sequence[Line], added: Sequence[Line], *, in_place: bool) -> None:
+        """Follow a change of the table in which these lines went and came."""
+        gone: dict[str, PasswordHash | None] = {}
+        for line in removed:
+            assert line.user is not None, "only users' lines change a table"
+            gone[line.user] = line.password
+            self._decoys.remove(line.user, line.password)
+        for line in added:
+            assert line.user is not None, "only users' lines change a table"
+            gone.pop(line.user, None)
+            self._decoys.add(line.user, line.password)
+        self._note_leaving(gone, in_place=in_place)
+
+    def _note_leaving(self, gone: Mapping[str, PasswordHash | None], *, in_place: bool) -> None:
         """Keep missing users for a while, but not their sessions if the file was replaced as a whole."""
         self._leaving = {user: leaving for user in self._leaving if (leaving := self._leaves(user)) is not None}
-        for user in before.users.keys() - now.users.keys():
-            self._leaving[user] = _Leaving(before.users[user], in_place, trio.current_time() + LEAVING_S)
+        for user, password in gone.items():
+            self._leaving[user] = _Leaving(password, in_place, trio.current_time() + LEAVING_S)
 
     def _leaves(self, user: str) -> _Leaving | None:
         leaving = self._leaving.get(user)
@@ -497,12 +512,3 @@ class UserDirectory:
 
 def _is_usable(secret: bytes) -> bool:
     return 1 <= len(secret) <= PASSWORD_MAX_BYTES and 0 not in secret
-
-
-def _decoy(table: UserTable) -> PasswordHash:
-    """Return a hash to compute for users who do not exist, of the scheme that most users have."""
-    hashes = [stored for stored in table.users.values() if stored is not None]
-    if not hashes:
-        return parse_hash(DECOY)
-    [(scheme, _)] = Counter(stored.scheme for stored in hashes).most_common(1)
-    return next(stored for stored in hashes if stored.scheme == scheme)

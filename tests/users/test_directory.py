@@ -269,7 +269,7 @@ def test_unknown_user_is_checked_with_the_most_common_scheme(tmp_path: Path) -> 
     add_user(path, "c", "c", scheme="SHA512-CRYPT")
     directory = UserDirectory(path)
     assert directory.users() == ["a", "b", "c"]
-    assert directory._decoy.scheme == "SHA512-CRYPT"
+    assert directory._decoys.hash_to_check().scheme == "SHA512-CRYPT"
 
 
 async def test_lookups_fail_without_a_file(tmp_path: Path) -> None:
