@@ -225,7 +225,8 @@ async def test_a_file_that_could_not_be_written_has_everybody_in_the_end(
         is_full = True
         with pytest.raises(OSError, match="No space"):
             await users["dc1"].delete("ann")
-        await users["dc1"].add([b"ann:{PLAIN}0"])  # the file has her still
+        with pytest.raises(OSError, match="No space"):
+            await users["dc1"].add([b"ann:{PLAIN}0"])
         is_full = False
         await users["dc1"].add([b"bob:{PLAIN}0"])
         assert shown(nodes["dc1"]) == ["ann:{PLAIN}0", "bob:{PLAIN}0"]

@@ -31,6 +31,7 @@ async def client(
     services: HttpServices, mail: HookedMail, users: UserDirectory, tmp_path: Path
 ) -> AsyncIterator[Conversation]:
     table = ClusterUsers(mail, tmp_path / "users.passwd", run_inline)
+    mail.store.listeners.append(table.note)
     async with conversation(HttpServer(replace(services, user_table=table, oversight=users))) as talk:
         yield talk
 
