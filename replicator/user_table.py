@@ -30,8 +30,8 @@ from replicator.runtime.files.line_files import write_lines
 from replicator.runtime.signals import Signal
 from replicator.store.db.transaction import Commit
 from replicator.users import UserExistsError, UserUnknownError, folded
-from replicator.users.nologin import with_nologin
 from replicator.users.passwd_file import FILE_MAX_BYTES, SECRET, SECRET_BYTES, name_in, needs_secret, user_of, with_hash
+from replicator.users.words.nologin import with_nologin
 from resync.entry import FolderAnnotate
 
 log = logging.getLogger(__name__)

@@ -1,11 +1,11 @@
 """Users with mail on this node: a passwd-file in Dovecot's format, `user:{SCHEME}hash[:other fields]`.
 
 `names` maps addresses to users, `schemes` checks password hashes, `scram` lets users log in without sending their
-password (`decoys` if they cannot), `bearer` reads messages with an access token, `passwd_file` reads and edits
-the file, `quota_limits` reads its quotas, `home_cluster` its clusters, `nologin` who is disabled, `foreign_words` what
-does nothing here, `accounts` shows all of that to operators, `trial` why somebody cannot log in, `throttle` and `turns`
-slow guessing down, `directory` answers the doors. A user's name is always in lower case, however it was written.
-Passwords are never logged and never kept, not even here.
+password, `decoys` answers for those who cannot log in, `bearer` reads messages with an access token, `passwd_file`
+reads and edits the file (`file_patch`: what has changed in it), `words` understands what its lines say besides,
+`accounts` shows all of that to operators, `trial` why somebody cannot log in, `throttle` and `turns` slow guessing
+down, `directory` answers the doors. A user's name is always in lower case, however it was written. Passwords are never
+logged and never kept, not even here.
 """
 
 from replicator.users.accounts import Account, list_accounts
@@ -17,7 +17,6 @@ from replicator.users.bearer import (
     xoauth2_challenge,
 )
 from replicator.users.directory import Identity, Login, UserDirectory
-from replicator.users.home_cluster import Site
 from replicator.users.names import UserNames, folded
 from replicator.users.passwd_file import (
     PasswdFileError,
@@ -31,7 +30,6 @@ from replicator.users.passwd_file import (
     set_password,
     valid_lines,
 )
-from replicator.users.quota_limits import NO_LIMITS, QuotaLimits
 from replicator.users.schemes import DEFAULT_SCHEME, NEW_SCHEMES
 from replicator.users.scram import (
     ChannelBindingError,
@@ -43,6 +41,8 @@ from replicator.users.scram import (
 )
 from replicator.users.throttle import Penalty
 from replicator.users.trial import Obstacle, Reason, Trial
+from replicator.users.words.home_cluster import Site
+from replicator.users.words.quota_limits import NO_LIMITS, QuotaLimits
 
 __all__ = [
     "DEFAULT_SCHEME",

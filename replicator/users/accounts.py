@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from replicator.users.passwd_file import PasswdFileError, UserTable, read_users
-from replicator.users.quota_limits import QuotaLimits
+from replicator.users.words.quota_limits import QuotaLimits
 
 
 @dataclass(frozen=True, slots=True)

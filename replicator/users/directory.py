@@ -25,15 +25,15 @@ from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clo
 from replicator.runtime.logs.fields import LogFields
 from replicator.users.accounts import Account, accounts_of
 from replicator.users.decoys import Decoys
-from replicator.users.home_cluster import Site
 from replicator.users.names import candidates, folded
 from replicator.users.passwd_file import Line, PasswdFileError, UserTable, read_whole_file
-from replicator.users.quota_limits import NO_LIMITS, QuotaLimits
 from replicator.users.schemes import PASSWORD_MAX_BYTES, PasswordHash
 from replicator.users.scram import ScramAttempt, ScramKeys
 from replicator.users.throttle import NAME_CHARACTERS_MAX, Penalty, Throttle
 from replicator.users.trial import Obstacle, Reason, Trial, reasons_against
 from replicator.users.turns import Turns
+from replicator.users.words.home_cluster import Site
+from replicator.users.words.quota_limits import NO_LIMITS, QuotaLimits
 
 log = logging.getLogger(__name__)
 

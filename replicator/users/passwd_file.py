@@ -19,12 +19,12 @@ from protocol.units import MIB
 from replicator.runtime.files.line_files import edit_lines
 from replicator.users import scram
 from replicator.users.file_patch import stretch_between
-from replicator.users.foreign_words import foreign_words, meaning_of
-from replicator.users.home_cluster import NOWHERE, home_cluster
 from replicator.users.names import folded
-from replicator.users.nologin import is_disabled, with_nologin
-from replicator.users.quota_limits import OwnLimits, own_limits
 from replicator.users.schemes import DEFAULT_SCHEME, PasswordHash, hash_password, parse_hash
+from replicator.users.words.foreign_words import foreign_words, meaning_of
+from replicator.users.words.home_cluster import NOWHERE, home_cluster
+from replicator.users.words.nologin import is_disabled, with_nologin
+from replicator.users.words.quota_limits import OwnLimits, own_limits
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from replicator.users.home_cluster import NOWHERE, Site
 from replicator.users.passwd_file import UserTable
+from replicator.users.words.home_cluster import NOWHERE, Site
 
 
 class Obstacle(StrEnum):

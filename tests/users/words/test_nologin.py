@@ -23,7 +23,7 @@ from replicator.users import (
     set_disabled,
     set_password,
 )
-from replicator.users.nologin import is_disabled, with_nologin
+from replicator.users.words.nologin import is_disabled, with_nologin
 from tests.one_node import run_inline
 from tests.scram_client import ScramClient
 
