@@ -117,7 +117,11 @@ async def test_users_changed_at_one_node_are_users_of_all(tmp_path: Path, doors:
                 session.noop()
         assert [recipient(node, "alice") for node in (near, far)] == [250, 250]
         assert "no: disabled" in run("user", "list", "--long").stdout
+        tried = run("auth", "test", "alice", typed="x\n")
+        assert (tried.exit_code, "alice is disabled" in tried.stdout) == (1, True)
         assert run("user", "enable", "alice").exit_code == 0
+        assert run("auth", "test", "alice", typed="x\n").stdout == "alice may log in\n"
+        assert run("penalty", "clear").exit_code == 0
         assert can_log_in(near, "alice", "x")
         assert run("user", "delete", "bob", at=far).exit_code == 0
         wait_for(lambda: recipient(near, "bob") == 550)
