@@ -392,6 +392,7 @@ def _doors(
         tasks=tasks,
         stories=stories,
         users=users,
+        oversight=users,
         registry=shown,
         metrics=http_metrics,
         run_in_thread=environment.run_in_thread,
@@ -401,7 +402,6 @@ def _doors(
         reload=reloading.reload,
         destinations=_destinations_of(config),
         servers=MailServers(users, config.clusters) if config.clusters else None,
-        list_users=users.users,
         user_table=user_table,
     )
     yield None, HttpServer(http, Access(by_own_socket=True)).serve

@@ -12,13 +12,14 @@ import base64
 import hashlib
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 import trio
+from sortedcontainers import SortedDict
 
 from protocol.units import MIB
 from replicator.errors import MailError
@@ -30,6 +31,8 @@ from replicator.runtime.signals import Signal
 from replicator.store.db.transaction import Commit
 from replicator.users import UserExistsError, UserUnknownError, folded
 from replicator.users.passwd_file import FILE_MAX_BYTES, SECRET, SECRET_BYTES, name_in, needs_secret, user_of, with_hash
+from replicator.users.words.nologin import with_nologin
+from resync.entry import FolderAnnotate
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +53,8 @@ Changes: TypeAlias = Mapping[str, bytes | None]
 class ClusterUsers:
     """The table as this node shows it, its changes, and the passwd-file at `path`. Belongs to the event loop.
 
-    Changes raise MailError as those of folders do.
+    It reads the table once, and then follows the commits, so that a change costs no more with many users than with few:
+    `note` must hear of all commits. Changes raise MailError as those of folders do.
     """
 
     def __init__(self, mail: MailStore, path: Path, run_in_thread: ThreadRunner = run_in_thread) -> None:
@@ -58,15 +62,60 @@ class ClusterUsers:
         self._path = path
         self._file = _File(path)
         self._run_in_thread = run_in_thread
+        self._values: dict[str, bytes] | None = None  # None: to be read
+        self._bytes = 0  # of all values
+        self._unwritten: dict[str, bytes | None] = {}  # what the file lacks; everything, if `_is_new`
+        self._is_new = True
+        self._noted: list[tuple[str, bytes | None]] = []  # while the values are being read
+        self._is_stale = False  # what is being read
+        self._reading = trio.Lock()
         self._changed = Signal()
         self._changed.set()
         self._editing = trio.Lock()
         self._writing = trio.Lock()
 
     def note(self, commit: Commit) -> None:
-        """Have the file written anew if the commit changes the table."""
-        if USER_TABLE in commit.mended or any(entry.user == USER_TABLE for entry in commit.applied):
-            self._changed.set()
+        """Follow the commit's changes of the table, and have them written to the file."""
+        if USER_TABLE in commit.mended:
+            self._read_again()
+        for entry in commit.applied:
+            if entry.user != USER_TABLE:
+                continue
+            for change in entry.changes:
+                if isinstance(change, FolderAnnotate):
+                    self._show(change.values)
+                else:
+                    self._read_again()  # a merge, whose decisions are in the store
+
+    def _read_again(self) -> None:
+        self._values, self._is_stale = None, True
+        self._changed.set()
+
+    def _show(self, changes: Iterable[tuple[str, bytes | None]]) -> None:
+        """Change what this node shows of the table."""
+        self._changed.set()
+        if self._values is None:
+            self._noted += changes
+            return
+        for name, value in changes:
+            self._bytes -= len(self._values.pop(name, b""))
+            if value is not None:
+                self._values[name] = value
+                self._bytes += len(value)
+            self._unwritten[name] = value
+
+    async def _shown(self) -> Mapping[str, bytes]:
+        """Return what this node shows of the table. Raises NotReadyError before this node knows it."""
+        async with self._reading:
+            while self._values is None:
+                self._noted, self._is_stale = [], False
+                values = dict(await self._mail.annotations(USER_TABLE, None))
+                if self._is_stale:
+                    continue
+                self._values, self._bytes = values, sum(map(len, values.values()))
+                self._unwritten, self._is_new = {**values}, True
+                self._show(self._noted)  # the store may have had some of it already: then it is the same
+            return self._values
 
     async def run(self) -> None:
         """Write the file whenever the table changes, until cancelled."""
@@ -88,7 +137,7 @@ class ClusterUsers:
     async def has(self, user: str) -> bool:
         """Return True if the table has a user of this name, as far as the nodes in reach know. Raises MailError."""
         await self._mail.catch_up(USER_TABLE)
-        return _name_of(folded(user)) in await self._mail.annotations(USER_TABLE, None)
+        return _name_of(folded(user)) in await self._shown()
 
     async def add(self, lines: Sequence[bytes], *, replace: bool = False) -> None:
         """Add users by their lines, without line ends, all or none; with `replace`, in place of those that there are.
@@ -111,6 +160,16 @@ class ClusterUsers:
         """Replace the hash of the user's password; the rest of the line stays. Raises UserUnknownError, ValueError."""
         await self._change(lambda before: {folded(user): with_hash(_line_of(before, user), hashed)})
 
+    async def set_disabled(self, user: str, *, disabled: bool) -> None:
+        """Disable the user, or let the user log in again; the rest of the line stays. Raises as `set_password`."""
+
+        def changed(before: Values) -> Changes:
+            line = with_nologin(_line_of(before, user), disabled=disabled)
+            user_of(line)
+            return {folded(user): line}
+
+        await self._change(changed)
+
     async def delete(self, user: str) -> None:
         """Remove the user. The mail stays. Raises UserUnknownError."""
 
@@ -124,10 +183,10 @@ class ClusterUsers:
         """Make the change that is decided on the latest table that can be had, and show it."""
         async with self._editing:
             await self._mail.catch_up(USER_TABLE)
-            before = await self._mail.annotations(USER_TABLE, None)
+            before = await self._shown()
             changes = decide(before)
             values = {_name_of(user): line for user, line in changes.items()}
-            if sum(map(len, (*before.values(), *filter(None, values.values())))) > TABLE_MAX_BYTES:
+            if self._bytes + sum(map(len, filter(None, values.values()))) > TABLE_MAX_BYTES:
                 raise ValueError(f"the users' lines would have more than {TABLE_MAX_BYTES} bytes")
             if SCRAM_SECRET not in before and any(line and needs_secret(line) for line in changes.values()):
                 values[SCRAM_SECRET] = base64.b64encode(secrets.token_bytes(SECRET_BYTES))
@@ -137,34 +196,53 @@ class ClusterUsers:
     async def _write(self) -> None:
         """Write the file as this node shows the table. Raises NotReadyError before this node knows it, OSError."""
         async with self._writing:
-            values = await self._mail.annotations(USER_TABLE, None)
-            await self._run_in_thread(partial(self._file.write, values))
+            await self._shown()
+            changes, is_new = self._unwritten, self._is_new
+            self._unwritten, self._is_new = {}, False
+            is_written = False
+            try:
+                await self._run_in_thread(partial(self._file.write, changes, is_new=is_new))
+                is_written = True
+            finally:
+                if not is_written and not self._is_new:
+                    self._unwritten, self._is_new = {**changes, **self._unwritten}, is_new
 
 
 class _File:
-    """The passwd-file, and what was written last. Used by one thread at a time."""
+    """The passwd-file, and the lines that it has or shall have. Used by one thread at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._values: Values | None = None
         self._users: dict[str, str] = {}  # by names of their annotations
+        self._lines: SortedDict[str, bytes] = SortedDict()  # by users
+        self._secret: bytes | None = None
 
-    def write(self, values: Values) -> None:
-        """Write the lines among these annotations, unless the file has them. Blocks. Raises OSError."""
-        if values == self._values:
+    def write(self, changes: Mapping[str, bytes | None], *, is_new: bool) -> None:
+        """Write the lines with these changes; `is_new`: with no others. Blocks. Raises OSError."""
+        if is_new:
+            self._users.clear()
+            self._lines.clear()
+            self._secret = None
+        elif not changes:
             return
-        if not values and not self._path.exists():
+        for name, line in changes.items():
+            self._change(name, line)
+        if not self._lines and self._secret is None and not self._path.exists():
             return  # there has never been a user: mail and log-ins wait instead of being refused
-        before, known = self._values or {}, self._users
-        users = {
-            name: user
-            for name, line in values.items()
-            if (user := known.get(name) if before.get(name) == line else _user_in(name, line)) is not None
-        }
-        secret = [SECRET + values[SCRAM_SECRET] + b"\n"] if SCRAM_SECRET in values else []
-        lines = (values[name] + b"\n" for name in sorted(users, key=users.__getitem__))
-        write_lines(self._path, [HEAD, *secret, *lines])
-        self._values, self._users = values, users
+        secret = [] if self._secret is None else [SECRET + self._secret + b"\n"]
+        write_lines(self._path, [HEAD, *secret, *self._lines.values()])
+
+    def _change(self, name: str, line: bytes | None) -> None:
+        if name == SCRAM_SECRET:
+            self._secret = line
+            return
+        before = self._users.pop(name, None)
+        if before is not None:
+            del self._lines[before]
+        user = None if line is None else _user_in(name, line)
+        if line is not None and user is not None:
+            self._users[name] = user
+            self._lines[user] = line + b"\n"
 
 
 def _user_in(name: str, line: bytes) -> str | None:

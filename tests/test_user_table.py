@@ -64,6 +64,11 @@ async def test_a_change_is_in_the_file_of_every_node(tmp_path: Path, autojump_cl
         await all_show(nodes, "Ann:{PLAIN}y:::::::quota_storage=1GiB", "bob:{PLAIN}second")
         directory = UserDirectory(file_of(nodes["dc3"]))
         assert await directory.verify("ann", "y")
+        await users["dc1"].set_disabled("Ann", disabled=True)
+        await all_show(nodes, "Ann:{PLAIN}y:::::::quota_storage=1GiB nologin", "bob:{PLAIN}second")
+        assert not await directory.verify("ann", "y")
+        await users["dc2"].set_disabled("ann", disabled=False)
+        await all_show(nodes, "Ann:{PLAIN}y:::::::quota_storage=1GiB", "bob:{PLAIN}second")
         await users["dc3"].delete("ann")
         await users["dc1"].delete("bob")
         await all_show(nodes)
@@ -129,6 +134,8 @@ async def test_impossible_changes_are_refused(tmp_path: Path, autojump_clock: Mo
             await table.set_password("bob", "{PLAIN}1")
         with pytest.raises(UserUnknownError, match="no user 'bob'"):
             await table.delete("bob")
+        with pytest.raises(UserUnknownError, match="no user 'bob'"):
+            await table.set_disabled("bob", disabled=True)
         for line, words in [
             (b"bob:{PLAIN}0\nroot:{PLAIN}x", "no line end"),
             (b"# bob", "a user's line is"),
@@ -218,7 +225,8 @@ async def test_a_file_that_could_not_be_written_has_everybody_in_the_end(
         is_full = True
         with pytest.raises(OSError, match="No space"):
             await users["dc1"].delete("ann")
-        await users["dc1"].add([b"ann:{PLAIN}0"])  # the file has her still
+        with pytest.raises(OSError, match="No space"):
+            await users["dc1"].add([b"ann:{PLAIN}0"])
         is_full = False
         await users["dc1"].add([b"bob:{PLAIN}0"])
         assert shown(nodes["dc1"]) == ["ann:{PLAIN}0", "bob:{PLAIN}0"]

@@ -53,6 +53,7 @@ from replicator.tasks import (
     Undone,
     UnreadableRow,
 )
+from replicator.users import Account, Penalty, Trial
 
 TIMEOUT_S = 90.0  # longer than any wait of the node itself
 JSON, MSGPACK = "application/json", "application/vnd.msgpack"
@@ -146,9 +147,33 @@ class NodeClient:
         body = json.dumps({"hash": hashed}).encode()
         self._ask("PUT", f"/api/v1/users/{_segment(user)}/password", body=body, content_type=JSON)
 
+    def accounts(self) -> list[Account]:
+        """Return the users, and what their lines say."""
+        return self._parsed(_accounts, self._ask("GET", "/api/v1/accounts"))
+
+    def set_disabled(self, user: str, *, disabled: bool) -> None:
+        """Disable a user of the cluster's table, or let the user log in again."""
+        body = json.dumps({"disabled": disabled}).encode()
+        self._ask("PUT", f"/api/v1/users/{_segment(user)}/disabled", body=body, content_type=JSON)
+
     def delete_user(self, user: str) -> None:
         """Remove a user from the cluster's table."""
         self._ask("DELETE", f"/api/v1/users/{_segment(user)}")
+
+    def try_login(self, name: str, password: str) -> Trial:
+        """Return whether a client would get in with this name and password."""
+        body = json.dumps({"password": password}).encode()
+        document = self._ask("POST", f"/api/v1/users/{_segment(name)}/try-login", body=body, content_type=JSON)
+        return self._parsed(partial(parsed, Trial), document)
+
+    def penalties(self) -> list[Penalty]:
+        """Return who is delayed after failed log-ins."""
+        return self._parsed(_penalties, self._ask("GET", "/api/v1/penalties"))
+
+    def forgive(self, of: str | None) -> int:
+        """Forget the failed log-ins of a user or an address, or of everybody; return how many penalties end."""
+        query = None if of is None else {"of": of}
+        return self._parsed(_ended, self._ask("DELETE", "/api/v1/penalties", query))
 
     def purge(self, user: str) -> PurgeResult:
         """Remove some of a former user's mail; `more`: ask again."""
@@ -418,6 +443,18 @@ def _purge_result(document: object) -> PurgeResult:
 
 def _names(document: object) -> list[str]:
     return [str(name) for name in cast("list[object]", document)]
+
+
+def _accounts(document: object) -> list[Account]:
+    return [Account(**row) for row in cast("list[_Object]", document)]
+
+
+def _penalties(document: object) -> list[Penalty]:
+    return [Penalty(**row) for row in cast("list[_Object]", document)]
+
+
+def _ended(document: object) -> int:
+    return int(cast("_Object", document)["ended"])
 
 
 def _contents_page(document: object) -> tuple[list[str], int | None]:

@@ -8,6 +8,7 @@ from replicator.cli.group import LazyGroup
 
 COMMANDS = {
     "apply": "replicator.cli.commands.repair.apply:apply",
+    "auth": "replicator.cli.commands.credentials.auth:auth",
     "ca": "replicator.cli.commands.credentials.ca:ca",
     "check": "replicator.cli.commands.repair.check:check",
     "checkpoint": "replicator.cli.commands.nodes.checkpoint:checkpoint",
@@ -23,6 +24,7 @@ COMMANDS = {
     "mailbox": "replicator.cli.commands.mail.mailbox:mailbox",
     "master": "replicator.cli.commands.mail.master:master",
     "node": "replicator.cli.commands.nodes.node:node",
+    "penalty": "replicator.cli.commands.credentials.penalty:penalty",
     "quota": "replicator.cli.commands.mail.quota:quota",
     "rebuild": "replicator.cli.commands.repair.rebuild:rebuild",
     "reload": "replicator.cli.commands.nodes.reload:reload",

@@ -57,6 +57,7 @@ from replicator.http.routing import Route
 from replicator.http.services import HttpServices
 from replicator.http.story_routes import STORY_ROUTES
 from replicator.http.tasks.routes import TASK_ROUTES
+from replicator.http.users.login_routes import LOGIN_ROUTES
 from replicator.http.users.routes import USER_ROUTES
 from replicator.mail.flags import settable_in
 from replicator.mail.mailstore import INBOX, Folder, NewMessage, SavedMessage, canonical_name
@@ -331,6 +332,7 @@ ROUTES: tuple[Route[HttpServices], ...] = (
     *STORY_ROUTES,
     *PROXY_ROUTES,
     *USER_ROUTES,
+    *LOGIN_ROUTES,
     *PAGE_ROUTES,
     Route("GET", "/api/v1/openapi.json", get_openapi, answer=dict[str, object]),
 )

@@ -75,6 +75,31 @@ class UserDocument(TypedDict):
     user: str
 
 
+class DisabledDocument(TypedDict):
+    """A user, and whether the user is kept from logging in."""
+
+    user: str
+    disabled: bool
+
+
+class Disabled(TypedDict):
+    """Whether a user is to be kept from logging in."""
+
+    disabled: bool
+
+
+class TriedPassword(TypedDict):
+    """A password to try."""
+
+    password: str
+
+
+class EndedDocument(TypedDict):
+    """The number of penalties that ended."""
+
+    ended: int
+
+
 class NewUsers(TypedDict):
     """Lines of a passwd-file."""
 

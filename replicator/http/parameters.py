@@ -18,6 +18,7 @@ PARAMETERS = {
     "message_id": "mails with this Message-ID, without its angle brackets",
     "name": "the folder, or of the page the file",
     "node": "the new master (the node itself)",
+    "of": "a user or an address (all)",
     "received_ms": "the date of its receipt (now)",
     "since_ms": "only entries since then (all)",
     "uid": "the mail that has, or had, this UID",

@@ -19,7 +19,7 @@ from replicator.runtime.metrics import HttpMetrics, RefusalMetrics
 from replicator.status import CertificateStatus, CheckpointStatus, MailboxStatus, NodeStatus, SearchTextStatus
 from replicator.stories import AskedMail, LoggedHistory, MailboxStory, MailStory
 from replicator.tasks import TaskName, TaskOptions, TaskStatus
-from replicator.users import Login, UserNames, folded
+from replicator.users import Account, Login, Penalty, Trial, UserNames, folded
 
 T = TypeVar("T")
 
@@ -141,8 +141,36 @@ class UserControl(Protocol):
         """Replace the hash of the user's password. Raises UserUnknownError, ValueError."""
         ...
 
+    async def set_disabled(self, user: str, *, disabled: bool) -> None:
+        """Disable the user, or let the user log in again. Raises UserUnknownError, ValueError."""
+        ...
+
     async def delete(self, user: str) -> None:
         """Remove the user. Raises UserUnknownError."""
+        ...
+
+
+class UserOversight(Protocol):
+    """The users as operators see them."""
+
+    def users(self) -> Sequence[str]:
+        """Return the names of all users."""
+        ...
+
+    def accounts(self) -> Sequence[Account]:
+        """Return all users, and what their lines say."""
+        ...
+
+    async def try_login(self, name: str, password: str) -> Trial:
+        """Return whether this name and password would let a client in. Raises UnavailableError."""
+        ...
+
+    def penalties(self) -> Sequence[Penalty]:
+        """Return who is delayed after failed attempts, or would be by another one."""
+        ...
+
+    def forgive(self, of: str | None) -> int:
+        """Forget the failed attempts of a user or an address, or of everybody; return how many penalties end."""
         ...
 
 
@@ -215,6 +243,7 @@ class HttpServices:
     checkpoints: CheckpointControl
     tasks: TaskControl
     stories: StoryTeller
+    oversight: UserOversight
     search_texts: SearchTextControl | None = None
     metrics: HttpMetrics = field(default_factory=HttpMetrics)
     clock_ms: Callable[[], int] = wall_clock_ms
@@ -224,7 +253,6 @@ class HttpServices:
     reload: Callable[[], Awaitable[Sequence[CertificateStatus]]] = _nothing_to_reload
     destinations: Destinations = field(default_factory=Destinations)
     servers: MailServers | None = None
-    list_users: Callable[[], Sequence[str]] = tuple
     user_table: UserControl | None = None
     overviews: Shared[tuple[bytes, bytes]] = field(default_factory=Shared)
 

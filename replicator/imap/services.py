@@ -48,6 +48,10 @@ class Users(Protocol):
         """Return True if this is the name of a user who cannot log in by SCRAM, which is not for clients to know."""
         ...
 
+    def is_disabled(self, name: str) -> bool:
+        """Return True if this is the name of a user who is disabled, which is not for clients to know."""
+        ...
+
     async def verify_scram(self, name: str, attempt: ScramAttempt, *, address: str | None = None) -> Login | None:
         """Return the user's login if the attempt proves the password. Slows guessing down, and raises, as `verify`."""
         ...
@@ -60,7 +64,7 @@ class Users(Protocol):
         ...
 
     def holds(self, login: Login) -> bool:
-        """Return True if the user still exists, with the same password or an identity in force."""
+        """Return True if the user still may log in, with the same password or an identity in force."""
         ...
 
 

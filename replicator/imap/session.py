@@ -205,7 +205,7 @@ class Session:
         """Check that a logged-in user still may log in. Raises LoginRevokedError."""
         if self._login is not None and not self.services.users.holds(self._login):
             what = "password was changed" if self._login.until_ms is None else "token or certificate has expired"
-            raise LoginRevokedError(f"Your {what}, or your account was removed; log in again")
+            raise LoginRevokedError(f"Your {what}, or your account was disabled or removed; log in again")
 
     @property
     def aware(self) -> Aware:

@@ -1,12 +1,14 @@
 """Users with mail on this node: a passwd-file in Dovecot's format, `user:{SCHEME}hash[:other fields]`.
 
 `names` maps addresses to users, `schemes` checks password hashes, `scram` lets users log in without sending their
-password (`scram_decoys` if they cannot), `bearer` reads messages with an access token, `passwd_file` reads and edits
-the file, `quota_limits` reads its quotas, `home_cluster` its clusters, `throttle` and `turns` slow guessing down,
-`directory` answers the doors. A user's name is always in lower case, however it was written. Passwords are never logged
-and never kept, not even here.
+password, `decoys` answers for those who cannot log in, `bearer` reads messages with an access token, `passwd_file`
+reads and edits the file (`file_patch`: what has changed in it), `words` understands what its lines say besides,
+`accounts` shows all of that to operators, `trial` why somebody cannot log in, `throttle` and `turns` slow guessing
+down, `directory` answers the doors. A user's name is always in lower case, however it was written. Passwords are never
+logged and never kept, not even here.
 """
 
+from replicator.users.accounts import Account, list_accounts
 from replicator.users.bearer import (
     BearerError,
     BearerMessage,
@@ -15,7 +17,6 @@ from replicator.users.bearer import (
     xoauth2_challenge,
 )
 from replicator.users.directory import Identity, Login, UserDirectory
-from replicator.users.home_cluster import Site
 from replicator.users.names import UserNames, folded
 from replicator.users.passwd_file import (
     PasswdFileError,
@@ -25,10 +26,10 @@ from replicator.users.passwd_file import (
     delete_user,
     list_users,
     new_line,
+    set_disabled,
     set_password,
     valid_lines,
 )
-from replicator.users.quota_limits import NO_LIMITS, QuotaLimits
 from replicator.users.schemes import DEFAULT_SCHEME, NEW_SCHEMES
 from replicator.users.scram import (
     ChannelBindingError,
@@ -38,25 +39,34 @@ from replicator.users.scram import (
     ScramExchange,
     ScramKeys,
 )
+from replicator.users.throttle import Penalty
+from replicator.users.trial import Obstacle, Reason, Trial
+from replicator.users.words.home_cluster import Site
+from replicator.users.words.quota_limits import NO_LIMITS, QuotaLimits
 
 __all__ = [
     "DEFAULT_SCHEME",
     "NEW_SCHEMES",
     "NO_LIMITS",
+    "Account",
     "BearerError",
     "BearerMessage",
     "ChannelBindingError",
     "ClientFirst",
     "Identity",
     "Login",
+    "Obstacle",
     "PasswdFileError",
+    "Penalty",
     "QuotaLimits",
+    "Reason",
     "ScramAttempt",
     "ScramError",
     "ScramExchange",
     "ScramKeys",
     "Site",
     "TokenFault",
+    "Trial",
     "UserDirectory",
     "UserExistsError",
     "UserNames",
@@ -64,9 +74,11 @@ __all__ = [
     "add_user",
     "delete_user",
     "folded",
+    "list_accounts",
     "list_users",
     "new_line",
     "oauthbearer_challenge",
+    "set_disabled",
     "set_password",
     "valid_lines",
     "xoauth2_challenge",

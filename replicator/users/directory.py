@@ -12,8 +12,7 @@ import hashlib
 import hmac
 import logging
 import secrets
-from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,15 +23,17 @@ from replicator.errors import OtherClusterError, UnavailableError, UsersUnavaila
 from replicator.runtime.addresses import network_of
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.runtime.logs.fields import LogFields
-from replicator.users.home_cluster import Site
+from replicator.users.accounts import Account, accounts_of
+from replicator.users.decoys import Decoys
 from replicator.users.names import candidates, folded
-from replicator.users.passwd_file import PasswdFileError, UserTable, read_whole_file
-from replicator.users.quota_limits import NO_LIMITS, QuotaLimits
-from replicator.users.schemes import PASSWORD_MAX_BYTES, PasswordHash, parse_hash
+from replicator.users.passwd_file import Line, PasswdFileError, UserTable, read_whole_file
+from replicator.users.schemes import PASSWORD_MAX_BYTES, PasswordHash
 from replicator.users.scram import ScramAttempt, ScramKeys
-from replicator.users.scram_decoys import ScramDecoys
-from replicator.users.throttle import Throttle
+from replicator.users.throttle import NAME_CHARACTERS_MAX, Penalty, Throttle
+from replicator.users.trial import Obstacle, Reason, Trial, reasons_against
 from replicator.users.turns import Turns
+from replicator.users.words.home_cluster import Site
+from replicator.users.words.quota_limits import NO_LIMITS, QuotaLimits
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +52,8 @@ LEAVING_S = 10.0
 Copies rarely stall for longer, and mail for removed users must be refused at some time.
 """
 
-# No one knows its password: 32 random bytes, hashed once with the default parameters and discarded.
-DECOY = "{ARGON2ID}$argon2id$v=19$m=19456,t=2,p=1$0nrP2VvLOQcgxPh/j1EKQQ$qW6cgK+68Qn4tYStOjttGtgMgOQdjdkYM7l2v+kuEL8"
+LOGGED_MAX = 100
+"""Problems of lines that are logged each time the file is read; the others are counted."""
 
 FileVersion = tuple[int, int, int, int]
 
@@ -124,10 +125,9 @@ class UserDirectory:
         self._table: UserTable | None = None  # None: no file could be read since the process started
         self._leaving: dict[str, _Leaving] = {}
         self._unreadable: str | None = None
-        self._decoy = parse_hash(DECOY)
         self._hashing = trio.CapacityLimiter(HASHES_AT_ONCE)
         self.key = key or secrets.token_bytes(32)
-        self._scram = ScramDecoys(UserTable(), self.key)
+        self._decoys = Decoys(UserTable(), self.key)
         self._remembered: dict[str, _Remembered] = {}
         self._throttle = Throttle()
         self._pair_turns: Turns[tuple[str, str]] = Turns()
@@ -166,9 +166,14 @@ class UserDirectory:
         return None
 
     def users(self) -> list[str]:
-        """Return all users, in the order of the file."""
+        """Return all users."""
         self.refresh()
         return list(self._table.users) if self._table else []
+
+    def accounts(self) -> list[Account]:
+        """Return all users and what their lines say."""
+        self.refresh()
+        return list(accounts_of(self._table, self._quota)) if self._table else []
 
     def summary(self) -> tuple[int, int]:
         """Return the number of users, in whichever cluster, and the digest of their table (`UserTable.digest`).
@@ -194,7 +199,8 @@ class UserDirectory:
 
     def problems(self) -> list[str]:
         """Return all problems of the file now, including single lines, as `file:line: problem`."""
-        return [*self.unreadable(), *(self._table.problems if self._table else ()), *self._homeless()]
+        unreadable, table = self.unreadable(), self._table
+        return [*unreadable, *((*table.problems, *table.remarks) if table else ()), *self._homeless()]
 
     async def verify(self, name: str, password: str, *, address: str | None = None) -> Login | None:
         """Return the user's login if the password is right, else None; see `verify_anywhere`.
@@ -224,16 +230,60 @@ class UserDirectory:
 
         return await self._in_turn(user, address, check, patience_s)
 
+    async def try_login(self, name: str, password: str) -> Trial:
+        """Return whether this name and password would let a client in, and why not. Counts as nobody's attempt.
+
+        Raises UsersUnavailableError, and UnavailableError if no hash can be computed within `PATIENCE_S`.
+        """
+        user = self._find(name)
+        if user is None:
+            reason = Reason(Obstacle.NO_SUCH_USER, f"there is no user {folded(name)!r}, nor one by a part of this name")
+            return self._trial(folded(name), None, [reason])
+        table = self._known()
+        stored = table.users.get(user)
+        secret = password.encode("utf-8", "surrogateescape")
+        is_right = None if stored is None else await self._is_right(stored, secret)
+        return self._trial(user, user, reasons_against(table, user, self._site, is_right=is_right))
+
+    async def _is_right(self, stored: PasswordHash, secret: bytes) -> bool:
+        """Check a password without a turn. Raises UnavailableError."""
+        try:
+            with trio.fail_after(PATIENCE_S):
+                async with self._hashing:
+                    return _is_usable(secret) and await self._run_in_thread(lambda: stored.check(secret))
+        except trio.TooSlowError:
+            raise UnavailableError("too many logins are waiting; try again later") from None
+
+    def _trial(self, counted_as: str, user: str | None, reasons: Sequence[Reason]) -> Trial:
+        slowed = [one for one in self.penalties() if one.user == counted_as[:NAME_CHARACTERS_MAX] and one.waits_s]
+        addresses = (one.address if one.address is not None else "everywhere" for one in slowed)
+        waits_s = max((one.waits_s for one in slowed), default=0.0)
+        return Trial(user, tuple(reasons), waits_s, tuple(addresses))
+
+    def penalties(self) -> list[Penalty]:
+        """Return who is delayed after failed attempts, or would be by another one."""
+        return self._throttle.penalties(trio.current_time())
+
+    def forgive(self, of: str | None) -> int:
+        """Forget the failed attempts of a user or an address; None: of everybody. Return how many penalties end.
+
+        Raises UsersUnavailableError.
+        """
+        names = None if of is None else {of, folded(of), network_of(of), self._find(of) or of}
+        before = len(self.penalties())
+        self._throttle.forgive(names)
+        return before - len(self.penalties())
+
     def has_scram(self, *, for_all: bool = False) -> bool:
         """Return True if somebody can log in by SCRAM; with `for_all`, if all users can."""
         self.refresh()
-        return self._scram.for_all if for_all else self._scram.for_some
+        return self._decoys.for_all if for_all else self._decoys.for_some
 
     def scram_keys(self, name: str) -> ScramKeys:
         """Return the keys of the user of this name; for whoever cannot log in by SCRAM, decoys. Raises as `find`."""
         user = self._find(name)
         stored = self._known().users.get(user) if user is not None else None
-        decoy = self._scram.keys_of(name)
+        decoy = self._decoys.keys_of(name)
         return stored.scram if stored is not None and stored.scram is not None else decoy
 
     def lacks_scram(self, name: str) -> bool:
@@ -241,6 +291,11 @@ class UserDirectory:
         users = self._table.users if self._table else {}
         user = next((user for user in candidates(name) if user in users), None)
         return user is not None and ((stored := users[user]) is None or stored.scram is None)
+
+    def is_disabled(self, name: str) -> bool:
+        """Return True if this is the name of a user who is disabled: for the log only."""
+        users, disabled = (self._table.users, self._table.disabled) if self._table else ({}, set())
+        return next((user for user in candidates(name) if user in users), None) in disabled
 
     async def verify_scram(self, name: str, attempt: ScramAttempt, *, address: str | None = None) -> Login | None:
         """Return the user's login if the attempt proves the password. Delays, and raises, as `verify`."""
@@ -250,7 +305,9 @@ class UserDirectory:
             await trio.lowlevel.checkpoint()
             stored = self._known().users.get(user)
             is_right = attempt.is_right()
-            return Login(user, stored) if stored is not None and stored.scram == attempt.keys and is_right else None
+            if stored is None or stored.scram != attempt.keys or not is_right or user in self._known().disabled:
+                return None
+            return Login(user, stored)
 
         return self._at_home(await self._in_turn(user, address, check))
 
@@ -266,16 +323,19 @@ class UserDirectory:
             await trio.lowlevel.checkpoint()
             if identity is None or self._find(name) != user or self._find(identity.name) != user:
                 return None
+            if user in self._known().disabled:
+                return None
             return Login(user, until_ms=identity.until_ms)
 
         return self._at_home(await self._in_turn(user, address, check))
 
     def holds(self, login: Login) -> bool:
-        """Return True if the user still has mail here, with the same password or an identity in force. Never waits."""
+        """Return True if the user still may log in here, by the same password or an identity in force. Never waits."""
         self.refresh()
         if (
             self._table is None
             or not self._is_home(login.user)
+            or login.user in self._table.disabled
             or (login.until_ms is not None and login.until_ms <= self._clock_ms())
         ):
             return False
@@ -300,6 +360,8 @@ class UserDirectory:
     def _homeless(self) -> list[str]:
         """Return a problem if lines lack the name of a cluster."""
         if self._site is None or not self._site.has_others or self._table is None:
+            return []
+        if len(self._table.clusters) == len(self._table.users):
             return []
         lacking = [user for user in self._table.users if user not in self._table.clusters]
         problem = f"{self._path}: {len(lacking)} users name no cluster, and so have mail in none: add `cluster=NAME` to"
@@ -357,16 +419,16 @@ class UserDirectory:
             raise UnavailableError("too many logins are waiting after failed ones; try again later") from None
 
     async def _check(self, user: str, secret: bytes) -> Login | None:
-        table = self._known()
+        table, version = self._known(), self._version
         stored = table.users.get(user)
-        usable = 1 <= len(secret) <= PASSWORD_MAX_BYTES and 0 not in secret
-        against = stored or self._decoy
+        usable = _is_usable(secret)
+        against = stored or self._decoys.hash_to_check()
         matches = await self._run_in_thread(lambda: against.check(secret if stored and usable else b"-"))
-        if stored is None or not usable or not matches:
+        if stored is None or not usable or not matches or user in table.disabled:
             return None
         login = Login(user, stored)
         # If the file changed meanwhile, the next attempt uses the new one, and this result is not remembered.
-        if table is self._table:
+        if version == self._version:
             self._remembered[user] = _Remembered(login, self._digest(user, secret), trio.current_time() + REMEMBER_S)
         return login
 
@@ -387,26 +449,46 @@ class UserDirectory:
         in_place = self._version is None or version[0] == self._version[0]
         self._version = version
         try:
-            table = read_whole_file(self._path, self._table)
+            table, removed, added = read_whole_file(self._path, self._table)
         except (OSError, PasswdFileError) as error:
             self._note_unreadable(error)
             return
-        if self._table is not None:
-            self._note_leaving(self._table, table, in_place=in_place)
-        self._table = table
         self._unreadable = None
         self._remembered.clear()
-        self._decoy = _decoy(table)
-        self._scram = ScramDecoys(table, self.key)
         log.info("users read %s", LogFields({"users": len(table.users), "file": self._path}))
-        for problem in (*table.problems, *self._homeless()):
+        if removed is not None:
+            self._patch(removed, added, in_place=in_place)
+            for problem in self._homeless():
+                log.warning("%s", problem)
+            return
+        if self._table is not None:
+            gone = self._table.users.keys() - table.users.keys()
+            self._note_leaving({user: self._table.users[user] for user in gone}, in_place=in_place)
+        self._table = table
+        self._decoys = Decoys(table, self.key)
+        for problem in (*table.problems[:LOGGED_MAX], *table.remarks, *self._homeless()):
             log.warning("%s", problem)
+        if len(table.problems) > LOGGED_MAX:
+            log.warning("%s: %d more lines have problems", self._path, len(table.problems) - LOGGED_MAX)
 
-    def _note_leaving(self, before: UserTable, now: UserTable, *, in_place: bool) -> None:
+    def _patch(self, removed: Sequence[Line], added: Sequence[Line], *, in_place: bool) -> None:
+        """Follow a change of the table in which these lines went and came."""
+        gone: dict[str, PasswordHash | None] = {}
+        for line in removed:
+            assert line.user is not None, "only users' lines change a table"
+            gone[line.user] = line.password
+            self._decoys.remove(line.user, line.password)
+        for line in added:
+            assert line.user is not None, "only users' lines change a table"
+            gone.pop(line.user, None)
+            self._decoys.add(line.user, line.password)
+        self._note_leaving(gone, in_place=in_place)
+
+    def _note_leaving(self, gone: Mapping[str, PasswordHash | None], *, in_place: bool) -> None:
         """Keep missing users for a while, but not their sessions if the file was replaced as a whole."""
         self._leaving = {user: leaving for user in self._leaving if (leaving := self._leaves(user)) is not None}
-        for user in before.users.keys() - now.users.keys():
-            self._leaving[user] = _Leaving(before.users[user], in_place, trio.current_time() + LEAVING_S)
+        for user, password in gone.items():
+            self._leaving[user] = _Leaving(password, in_place, trio.current_time() + LEAVING_S)
 
     def _leaves(self, user: str) -> _Leaving | None:
         leaving = self._leaving.get(user)
@@ -440,10 +522,5 @@ class UserDirectory:
         self._unreadable = text
 
 
-def _decoy(table: UserTable) -> PasswordHash:
-    """Return a hash to compute for users who do not exist, of the scheme that most users have."""
-    hashes = [stored for stored in table.users.values() if stored is not None]
-    if not hashes:
-        return parse_hash(DECOY)
-    [(scheme, _)] = Counter(stored.scheme for stored in hashes).most_common(1)
-    return next(stored for stored in hashes if stored.scheme == scheme)
+def _is_usable(secret: bytes) -> bool:
+    return 1 <= len(secret) <= PASSWORD_MAX_BYTES and 0 not in secret

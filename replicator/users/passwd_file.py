@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -18,10 +18,13 @@ from typing import NamedTuple, TypeVar
 from protocol.units import MIB
 from replicator.runtime.files.line_files import edit_lines
 from replicator.users import scram
-from replicator.users.home_cluster import NOWHERE, home_cluster
+from replicator.users.file_patch import stretch_between
 from replicator.users.names import folded
-from replicator.users.quota_limits import OwnLimits, own_limits
 from replicator.users.schemes import DEFAULT_SCHEME, PasswordHash, hash_password, parse_hash
+from replicator.users.words.foreign_words import foreign_words, meaning_of
+from replicator.users.words.home_cluster import NOWHERE, home_cluster
+from replicator.users.words.nologin import is_disabled, with_nologin
+from replicator.users.words.quota_limits import OwnLimits, own_limits
 
 T = TypeVar("T")
 
@@ -37,6 +40,8 @@ LINE_MAX_BYTES = 4096
 
 DIGEST_BYTES = 4
 """Octets of the digest of a file: few enough for people to compare, and nobody learns a hash from them."""
+
+DIGESTS = 1 << 8 * DIGEST_BYTES
 
 NO_HASH = "*"
 """Placeholder for a hash: the user logs in without a password, by a token or a certificate, or not at all."""
@@ -73,26 +78,66 @@ class Line(NamedTuple):
     password: PasswordHash | None
     limits: OwnLimits
     cluster: str | None
+    disabled: bool
     problems: tuple[str, ...]
     digest: int
+    hash_problem: str | None = None
+    foreign: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class UserTable:
     """Users of the file by folded name; None is an unusable hash, or none. `problems` name file and line.
 
     `quotas`: of the users whose lines set limits. `clusters`: of the users whose lines name one (`home_cluster`).
+    `disabled`: the users who may not log in (`nologin`). `unusable`: why a user's hash cannot be understood.
+    `remarks` tell of words that do nothing here (`foreign_words`).
     `secret`: what SECRET says. `digest`: a number that is equal for files with the same lines of users and the same
-    secret, in whichever order. `lines`: what each line says, by its bytes.
+    secret, in whichever order. `lines`: what each line says, by its bytes. `data`: the file, if it may be patched.
     """
 
     users: dict[str, PasswordHash | None] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     quotas: dict[str, OwnLimits] = field(default_factory=dict)
     clusters: dict[str, str] = field(default_factory=dict)
+    disabled: set[str] = field(default_factory=set)
+    unusable: dict[str, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
     secret: bytes | None = field(default=None, repr=False)
     digest: int = 0
-    lines: Mapping[bytes, Line] = field(default_factory=dict, repr=False)
+    lines: dict[bytes, Line] = field(default_factory=dict, repr=False)
+    data: bytes = field(default=b"", repr=False)
+
+    def take_out(self, text: bytes) -> Line:
+        """Remove a line of a user."""
+        line = self.lines.pop(text)
+        assert line.user is not None, "lines that make no sense are problems"
+        for of_users in (self.users, self.quotas, self.clusters):
+            of_users.pop(line.user, None)
+        self.disabled.discard(line.user)
+        self.digest = (self.digest - line.digest) % DIGESTS
+        return line
+
+    def put_in(self, text: bytes, line: Line) -> None:
+        """Add a line of a user."""
+        assert line.user is not None, "lines that make no sense are problems"
+        self.lines[text] = line
+        self.users[line.user] = line.password
+        if line.limits:
+            self.quotas[line.user] = line.limits
+        if line.cluster is not None:
+            self.clusters[line.user] = line.cluster
+        if line.disabled:
+            self.disabled.add(line.user)
+        self.digest = (self.digest + line.digest) % DIGESTS
+
+
+class Reading(NamedTuple):
+    """A table that was read. `removed`, `added`: lines of users by which it was changed; None: it is another table."""
+
+    table: UserTable
+    removed: Sequence[Line] | None = None
+    added: Sequence[Line] = ()
 
 
 def read_users(path: Path) -> UserTable:
@@ -100,20 +145,61 @@ def read_users(path: Path) -> UserTable:
     return _parsed(path, _read_lines(path))
 
 
-def read_whole_file(path: Path, before: UserTable | None = None) -> UserTable:
+def read_whole_file(path: Path, before: UserTable | None = None) -> Reading:
     """Parse the file, unless its end shows that it is still being written, or was truncated by a full disk.
 
-    `before`: its users when it was read last, so that only new lines are parsed.
+    `before`: its users when it was read last. Only new lines are parsed, and if no line has a problem, `before` itself
+    is changed, which takes no longer with many users than with few, but for reading the file.
 
     Such a file lacks existing users, and may contain a truncated name of a user who does not exist. Raises OSError,
     PasswdFileError.
     """
-    lines = _read_lines(path)
-    if not lines:
+    data = _read(path)
+    if not data:
         raise PasswdFileError("it is empty, perhaps because of a copy or a full disk; it is used once it has a line")
-    if not lines[-1].endswith(b"\n"):
+    if not data.endswith(b"\n"):
         raise PasswdFileError("its last line is truncated or has no line end; it is used once the line end is there")
-    return _parsed(path, lines, before)
+    patched = None if before is None else _patched(before, data)
+    if patched is not None:
+        return patched
+    table = _parsed(path, data.splitlines(keepends=True), before)
+    table.data = data
+    return Reading(table)
+
+
+def _patched(table: UserTable, data: bytes) -> Reading | None:
+    """Change the table as the file has changed; None, and no change, if what is told of its lines may change as well.
+
+    Problems name lines by their numbers, and a user may have one line only.
+    """
+    if table.problems or not table.data:
+        return None
+    stretch = stretch_between(table.data, data)
+    if any(text.startswith(SECRET) for text in (*stretch.old, *stretch.new)):
+        return None
+    if table.remarks and len(stretch.old) != len(stretch.new):
+        return None
+    old = [text for text in stretch.old if _is_entry(text)]
+    entries = [text for text in stretch.new if _is_entry(text)]
+    new = {text: table.lines.get(text) or _line(text) for text in entries}
+    if _foreign(stretch.old, table.lines) != _foreign(stretch.new, new):
+        return None
+    leaving = {table.lines[text].user for text in old}
+    users = [line.user for line in new.values()]
+    is_plain = all(line.user is not None and not line.problems for line in new.values())
+    if not is_plain or len(set(users)) < len(entries) or any(u in table.users and u not in leaving for u in users):
+        return None
+    removed = [table.take_out(text) for text in old]
+    for text, line in new.items():
+        table.put_in(text, line)
+    table.data = data
+    return Reading(table, removed, list(new.values()))
+
+
+def _foreign(texts: Sequence[bytes], lines: Mapping[bytes, Line]) -> list[tuple[int, frozenset[str]]]:
+    """Return which of the lines have words that do nothing here."""
+    read = ((number, lines[text].foreign) for number, text in enumerate(texts) if _is_entry(text))
+    return [(number, foreign) for number, foreign in read if foreign]
 
 
 def _parsed(path: Path, lines: list[bytes], before: UserTable | None = None) -> UserTable:
@@ -123,6 +209,8 @@ def _parsed(path: Path, lines: list[bytes], before: UserTable | None = None) -> 
     problems: list[str] = []
     found: dict[bytes, Line] = {}
     of_users: dict[str, Line] = {}
+    unusable: dict[str, str] = {}
+    foreign: dict[str, list[int]] = {}  # numbers of lines, by words
     for number, text in enumerate(lines, 1):
         if not _is_entry(text):
             continue
@@ -136,6 +224,10 @@ def _parsed(path: Path, lines: list[bytes], before: UserTable | None = None) -> 
         problems += (f"{path}:{number}: {problem}" for problem in line.problems)
         if line.user is not None:
             of_users[line.user] = line
+            for word in line.foreign:
+                foreign.setdefault(word, []).append(number)
+            if line.hash_problem is not None:
+                unusable[line.user] = f"{path}:{number}: {line.hash_problem}"
     digests = [line.digest for line in found.values()]
     digests += (_digest(text.rstrip(b"\r\n")) for text in lines if text.startswith(SECRET))
     return UserTable(
@@ -143,10 +235,17 @@ def _parsed(path: Path, lines: list[bytes], before: UserTable | None = None) -> 
         tuple(problems),
         {user: line.limits for user, line in of_users.items() if line.limits},
         {user: line.cluster for user, line in of_users.items() if line.cluster is not None},
+        {user for user, line in of_users.items() if line.disabled},
+        unusable,
+        tuple(_remark(path, word, numbers) for word, numbers in sorted(foreign.items())),
         _secret(lines),
-        sum(digests) % (1 << 8 * DIGEST_BYTES),
+        sum(digests) % DIGESTS,
         found,
     )
+
+
+def _remark(path: Path, word: str, numbers: list[int]) -> str:
+    return f"{path}:{numbers[0]}: {word} does nothing here: {meaning_of(word)} (in {len(numbers)} lines)"
 
 
 def _line(text: bytes) -> Line:
@@ -163,15 +262,28 @@ def _line(text: bytes) -> Line:
     try:
         name, password, more = _fields(text)
     except ValueError as error:
-        return Line(None, "", None, {}, None, (str(error),), _digest(bare))
+        return Line(None, "", None, {}, None, disabled=True, problems=(str(error),), digest=_digest(bare))
     hashed = None if password == NO_HASH else understood(parse_hash, password)
+    hash_problem = problems[0] if problems else None
     limits = understood(own_limits, more) or {}
     try:
         cluster = home_cluster(more)
     except ValueError as error:
         problems.append(str(error))
         cluster = NOWHERE
-    return Line(folded(name), name, hashed, limits, cluster, tuple(problems), _digest(bare))
+    disabled = understood(is_disabled, more) is not False  # what makes no sense lets nobody in
+    return Line(
+        folded(name),
+        name,
+        hashed,
+        limits,
+        cluster,
+        disabled=disabled,
+        problems=tuple(problems),
+        digest=_digest(bare),
+        hash_problem=hash_problem,
+        foreign=foreign_words(more),
+    )
 
 
 def _digest(line: bytes) -> int:
@@ -212,15 +324,12 @@ def add_user(path: Path, user: str, password: str, *, scheme: str = DEFAULT_SCHE
 def set_password(path: Path, user: str, password: str, *, scheme: str = DEFAULT_SCHEME) -> None:
     """Replace the user's hash; the rest of the line stays. Blocks. Raises UserUnknownError."""
     _, _, hashed = _new_line(path, user, password, scheme).partition(b":")
+    _edit_line(path, user, lambda line: _with_hash(line, hashed), lambda lines: _with_secret(lines, scheme))
 
-    def replace(lines: list[bytes]) -> list[bytes]:
-        position = _known_position(path, lines, user)
-        old = lines[position]
-        bare = old.rstrip(b"\r\n")
-        lines[position] = _with_hash(bare, hashed) + old[len(bare) :]
-        return _with_secret(lines, scheme)
 
-    _edit(path, replace)
+def set_disabled(path: Path, user: str, *, disabled: bool) -> None:
+    """Disable the user, or let the user log in again; the rest of the line stays. Blocks. Raises UserUnknownError."""
+    _edit_line(path, user, lambda line: with_nologin(line, disabled=disabled))
 
 
 def delete_user(path: Path, user: str) -> None:
@@ -250,6 +359,7 @@ def user_of(line: bytes) -> str:
         parse_hash(password)
     own_limits(more)
     home_cluster(more)
+    is_disabled(more)
     return user
 
 
@@ -323,11 +433,15 @@ def _with_secret(lines: list[bytes], scheme: str) -> list[bytes]:
 
 
 def _read_lines(path: Path) -> list[bytes]:
+    return _read(path).splitlines(keepends=True)
+
+
+def _read(path: Path) -> bytes:
     with path.open("rb") as stream:
         data = stream.read(FILE_MAX_BYTES + 1)
     if len(data) > FILE_MAX_BYTES:
         raise PasswdFileError(f"{path}: larger than {FILE_MAX_BYTES} bytes; this is not a passwd-file")
-    return data.splitlines(keepends=True)
+    return data
 
 
 def _is_entry(line: bytes) -> bool:
@@ -361,6 +475,24 @@ def _known_position(path: Path, lines: list[bytes], user: str) -> int:
     if position is None:
         raise UserUnknownError(f"{path}: there is no user {user!r}; `replicator user list` lists all users")
     return position
+
+
+def _edit_line(
+    path: Path,
+    user: str,
+    change: Callable[[bytes], bytes],
+    complete: Callable[[list[bytes]], list[bytes]] = lambda lines: lines,
+) -> None:
+    """Change the user's line, without its end, and then what else the lines need."""
+
+    def changed(lines: list[bytes]) -> list[bytes]:
+        position = _known_position(path, lines, user)
+        old = lines[position]
+        bare = old.rstrip(b"\r\n")
+        lines[position] = change(bare) + old[len(bare) :]
+        return complete(lines)
+
+    _edit(path, changed)
 
 
 def _edit(path: Path, change: Callable[[list[bytes]], list[bytes]], *, create: bool = False) -> None:

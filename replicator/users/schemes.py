@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import bcrypt
 from passlib.context import CryptContext
 from passlib.hash import argon2, sha256_crypt, sha512_crypt
 
@@ -39,6 +40,13 @@ ARGON2_MEMORY_MAX_KIB = 256 * 1024
 """Limit of the memory that a hash requires for its check: a typing error in a hash must not stop the node."""
 CRYPT_ROUNDS_MAX = 5_000_000
 """Limit of a hash's rounds, for the same reason: some seconds of one core."""
+
+BCRYPT_COST_MAX = 16
+"""Limit of bcrypt's cost, likewise: 2**16 rounds take some seconds."""
+BCRYPT_MAX_BYTES = 72
+"""Octets of a password that bcrypt looks at, here as in Dovecot and crypt(3). The library refuses longer ones."""
+# 22 characters of salt, of which the last one has two bits, and 31 of the hash.
+BCRYPT = re.compile(r"\$2[aby]\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{21}[.Oeu][./A-Za-z0-9]{31}")
 
 PASSWORD_MAX_BYTES = 1024
 """Limit of a password: longer than any real one, and below the 4096 at which the hash library refuses."""
@@ -138,12 +146,22 @@ def _sha256_crypt(value: str, _encoding: str | None) -> Checker:
     return lambda password: sha256_crypt.verify(password, value)
 
 
+def _bcrypt(value: str, _encoding: str | None) -> Checker:
+    """Parse a hash of bcrypt, which `doveadm pw` makes. `$2a$`, `$2b$` and `$2y$` stand for the same hash."""
+    match = BCRYPT.fullmatch(value)
+    if match is None:
+        raise ValueError("expected $2y$, $2b$ or $2a$, a cost of two digits, $ and 53 characters")
+    if int(match[1]) > BCRYPT_COST_MAX:
+        raise ValueError(f"its cost is {int(match[1])}, but at most {BCRYPT_COST_MAX} is allowed")
+    return lambda password: bcrypt.checkpw(password[:BCRYPT_MAX_BYTES], value.encode())
+
+
 def _crypt(value: str, encoding: str | None) -> Checker:
     """Parse a hash of crypt(3), by its own prefix."""
-    for prefix, parser in (("$6$", _sha512_crypt), ("$5$", _sha256_crypt), ("$argon2", _argon2)):
+    for prefix, parser in (("$6$", _sha512_crypt), ("$5$", _sha256_crypt), ("$2", _bcrypt), ("$argon2", _argon2)):
         if value.startswith(prefix):
             return parser(value, encoding)
-    raise ValueError("only $5$, $6$ and $argon2 hashes are supported")
+    raise ValueError("only $2y$, $5$, $6$ and $argon2 hashes are supported")
 
 
 def _check_rounds(rounds: int) -> None:
@@ -171,6 +189,7 @@ PARSERS: dict[str, Callable[[str, str | None], Checker]] = {
     "SHA512": _digest("sha512", salted=False),
     "SSHA512": _digest("sha512", salted=True),
     "CRYPT": _crypt,
+    "BLF-CRYPT": _bcrypt,
     "SHA256-CRYPT": _sha256_crypt,
     "SHA512-CRYPT": _sha512_crypt,
     "ARGON2I": _argon2,

@@ -14,9 +14,10 @@ from the last failure, so a later attempt does not wait at all.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from math import exp2
+from math import ceil, exp2
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -54,6 +55,21 @@ class _Failures:
     last_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Penalty:
+    """The delay of attempts at a user from an address; None: at any user, or from any address.
+
+    `failures`: those that are not forgotten yet. Attempts wait for `waits_s` seconds from now; another failure makes
+    others wait for the next `forgotten_s` seconds.
+    """
+
+    user: str | None
+    address: str | None
+    failures: int
+    waits_s: float
+    forgotten_s: float
+
+
 class FailureTable(Generic[K]):
     """Failures by key. A key may have `free` failures before its attempts are delayed.
 
@@ -83,6 +99,20 @@ class FailureTable(Generic[K]):
         if len(table) > ENTRIES_MAX:
             table.popitem(last=False)
         return level <= self._free
+
+    def penalties(self, now: float, name: Callable[[K], tuple[str | None, str | None]]) -> Iterator[Penalty]:
+        """Yield the keys that are above their allowance, as users and addresses by `name`."""
+        for key, failures in self._delayed.items():
+            level = failures.level - (now - failures.last_s) / LEAK_S
+            waits_s = max(0.0, self.ready_at(key) - now)
+            if level > self._free or waits_s:
+                forgotten_s = max(waits_s, (level - self._free) * LEAK_S)
+                yield Penalty(*name(key), ceil(level), waits_s, forgotten_s)
+
+    def forget_if(self, is_meant: Callable[[K], bool]) -> None:
+        """Reset the failures of these keys."""
+        for key in [key for table in (self._counted, self._delayed) for key in table if is_meant(key)]:
+            self.forget(key)
 
     def forget(self, key: K) -> None:
         """Reset the key's failures."""
@@ -168,6 +198,21 @@ class Throttle:
         """
         self._pairs.forget((user, address))
         self._known.add(user, address)
+
+    def penalties(self, now: float) -> list[Penalty]:
+        """Return who is delayed, or would be by another failure."""
+        return [
+            *self._pairs.penalties(now, lambda pair: pair),
+            *self._users.penalties(now, lambda user: (user, None)),
+            *self._addresses.penalties(now, lambda address: (None, address)),
+            *self._shared_addresses.penalties(now, lambda address: (None, address)),
+        ]
+
+    def forgive(self, names: AbstractSet[str] | None) -> None:
+        """Forget all failures of these users and addresses; None: of everybody. Attempts that wait already wait on."""
+        self._pairs.forget_if(lambda pair: names is None or not names.isdisjoint(pair))
+        for table in (self._users, self._addresses, self._shared_addresses):
+            table.forget_if(lambda key: names is None or key in names)
 
     def _failures_of(self, address: str) -> FailureTable[str]:
         return self._shared_addresses if self._known.has(address) else self._addresses

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.mail.view import Message
+from replicator.users import UserDirectory
 from tests.http.fixed_report import FixedReport, FixedSearchTexts
 from tests.one_node import HookedMail, Names, one_node
 
@@ -29,6 +30,8 @@ class ServedNode:
     token: trio.lowlevel.TrioToken
     scope: trio.CancelScope
     search_texts: FixedSearchTexts
+    users: UserDirectory
+    users_file: Path
 
     @property
     def url(self) -> str:
@@ -54,15 +57,37 @@ def served_node(directory: Path) -> Iterator[ServedNode]:
             report, search_texts = FixedReport(), FixedSearchTexts()
             tasks = mail.tasks()
             nursery.start_soon(tasks.run)
-            users = Names("alice", "bob", "ann@example.org")
+            names = Names("alice", "bob", "ann@example.org")
+            users_file = directory / "users.passwd"
+            users = UserDirectory(users_file)
             services = HttpServices(
-                "dc1", mail, report, users, CollectorRegistry(), report, report, tasks, mail.stories(), search_texts
+                "dc1",
+                mail,
+                report,
+                names,
+                CollectorRegistry(),
+                report,
+                report,
+                tasks,
+                mail.stories(),
+                users,
+                search_texts,
             )
             [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
             nursery.start_soon(trio.serve_listeners, HttpServer(services).serve, [listener])
+            token = trio.lowlevel.current_trio_token()
             port = int(listener.socket.getsockname()[1])
             running.put(
-                ServedNode(port, mail, report, trio.lowlevel.current_trio_token(), nursery.cancel_scope, search_texts)
+                ServedNode(
+                    port,
+                    mail,
+                    report,
+                    token,
+                    nursery.cancel_scope,
+                    search_texts,
+                    users,
+                    users_file,
+                )
             )
 
     directory.mkdir()

@@ -17,6 +17,7 @@ from replicator.http.services import HttpServices
 from replicator.imap.rendering.outline import MESSAGE_IDS
 from replicator.replication.stories.stories import Stories
 from replicator.replication.tasks.registry import tasks_of
+from replicator.users import UserDirectory
 from tests.one_node import Names
 from tests.replication.cluster import Cluster, Node, cluster
 
@@ -79,6 +80,7 @@ async def _serve(node: Node, nursery: trio.Nursery) -> str:
         coordinator.log_truncation,
         tasks,
         Stories(node.store, coordinator, node.environment, MESSAGE_IDS),
+        UserDirectory(node.config.users.passwd_file),
     )
     [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
     nursery.start_soon(trio.serve_listeners, HttpServer(services).serve, [listener])

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
+from replicator.users import UserDirectory
 from tests.fuzz.target import Target, pieces_of
 from tests.http.conversation import conversation
 from tests.http.fixed_jobs import FixedJobs
@@ -53,6 +54,7 @@ async def _conversation(pieces: list[bytes]) -> bytes:
                 checkpoints=report,
                 tasks=jobs,
                 stories=mail.stories(),
+                oversight=UserDirectory(Path(directory) / "users.passwd"),
                 clock_ms=lambda: 784_111_777_000,
             )
             async with conversation(HttpServer(services)) as talk:

@@ -121,10 +121,24 @@ GROUPS = (
         ), "`lines`: 1 to 200 lines of a passwd-file, all added or none; `replace` (false): users"
            " who exist get the new lines"),
         Shown("GET", "/api/v1/users", (Call("/api/v1/users", 200, "the names, wherever users come from"),)),
+        Shown("GET", "/api/v1/accounts", (Call("/api/v1/accounts", 200, "what the users' lines say"),)),
         Shown("PUT", "/api/v1/users/{user}/password", (
             Call("/api/v1/users/bob/password", 200, "it is in force", _json({"hash": HASH})),
             Call("/api/v1/users/eve/password", 404, _NO_USER, _json({"hash": HASH})),
         ), "`hash`: the hash with its scheme, as in a passwd-file"),
+        Shown("PUT", "/api/v1/users/{user}/disabled", (
+            Call("/api/v1/users/bob/disabled", 200, "it is in force", _json({"disabled": True})),
+            Call("/api/v1/users/eve/disabled", 404, _NO_USER, _json({"disabled": True})),
+        ), "`disabled`: true keeps the user from logging in, false ends that"),
+        Shown("POST", "/api/v1/users/{user}/try-login", (
+            Call("/api/v1/users/bob/try-login", 200, "`reasons`: why a client would not get in; none: it would",
+                 _json({"password": "secret"})),
+            Call("/api/v1/users/bob/try-login", 400, "there is no password", _json({})),
+        ), "`password`: neither kept nor logged", told="It counts as nobody's attempt."),
+        Shown("GET", "/api/v1/penalties", (Call("/api/v1/penalties", 200, "who is slowed down now"),)),
+        Shown("DELETE", "/api/v1/penalties", (
+            Call("/api/v1/penalties?of=bob", 200, "those of a user or an address end; if none is named, all"),
+        )),
         Shown("DELETE", "/api/v1/users/{user}", (
             Call("/api/v1/users/bob", 200, "the user is gone; the mail stays"),
             Call("/api/v1/users/eve", 404, _NO_USER),

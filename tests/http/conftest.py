@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from replicator.http.services import HttpServices
 from replicator.runtime.metrics import HttpMetrics
+from replicator.users import UserDirectory
 from tests.http.fixed_jobs import FixedJobs
 from tests.http.fixed_report import FixedReport, FixedSearchTexts
 from tests.one_node import HookedMail, Names, one_node
@@ -32,7 +33,7 @@ def search_texts() -> FixedSearchTexts:
 
 
 @pytest.fixture
-def services(mail: HookedMail, report: FixedReport, search_texts: FixedSearchTexts) -> HttpServices:
+def services(mail: HookedMail, report: FixedReport, search_texts: FixedSearchTexts, tmp_path: Path) -> HttpServices:
     registry = CollectorRegistry()
     Gauge("replicator_test", "For the test.", registry=registry).set(7)
     users = Names("alice", "bob", "ann@example.org")
@@ -46,6 +47,7 @@ def services(mail: HookedMail, report: FixedReport, search_texts: FixedSearchTex
         checkpoints=report,
         tasks=FixedJobs().tasks(),
         stories=mail.stories(),
+        oversight=UserDirectory(tmp_path / "users.passwd"),
         search_texts=search_texts,
         metrics=HttpMetrics(registry),
         clock_ms=lambda: NOW_MS,

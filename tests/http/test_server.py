@@ -19,6 +19,7 @@ from replicator.http import server as server_module
 from replicator.http.server import BODY_S, HANDLER_S, HEAD_BYTES_MAX, HttpServer
 from replicator.http.services import HttpServices
 from replicator.runtime.metrics import RefusalMetrics
+from replicator.users import UserDirectory
 from tests.http.conversation import conversation
 from tests.http.fixed_jobs import FixedJobs
 from tests.http.fixed_report import FixedReport
@@ -87,7 +88,19 @@ def test_any_bytes_are_answered_or_refused(data: bytes, head: bytes) -> None:
         async with one_node(Path(directory)) as mail:
             report, tasks = FixedReport(), FixedJobs().tasks()
             users, registry = Names("alice"), CollectorRegistry()
-            services = HttpServices("dc1", mail, report, users, registry, report, report, tasks, mail.stories())
+            oversight = UserDirectory(Path(directory))
+            services = HttpServices(
+                "dc1",
+                mail,
+                report,
+                users,
+                registry,
+                report,
+                report,
+                tasks,
+                mail.stories(),
+                oversight,
+            )
             await survive(services)
 
     async def survive(services: HttpServices) -> None:

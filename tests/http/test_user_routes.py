@@ -4,15 +4,19 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+import trio
 
+from replicator.http.access import Access
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
+from replicator.http.tokens import Role, Tokens, add_token
 from replicator.http.users.routes import LINES_MAX
 from replicator.mail.annotations import USER_TABLE
 from replicator.user_table import ClusterUsers
-from replicator.users import UserDirectory
+from replicator.users import UserDirectory, add_user
 from tests.http.conversation import Answer, Conversation, conversation
 from tests.one_node import HookedMail, run_inline
 
@@ -27,7 +31,8 @@ async def client(
     services: HttpServices, mail: HookedMail, users: UserDirectory, tmp_path: Path
 ) -> AsyncIterator[Conversation]:
     table = ClusterUsers(mail, tmp_path / "users.passwd", run_inline)
-    async with conversation(HttpServer(replace(services, user_table=table, list_users=users.users))) as talk:
+    mail.store.listeners.append(table.note)
+    async with conversation(HttpServer(replace(services, user_table=table, oversight=users))) as talk:
         yield talk
 
 
@@ -58,6 +63,24 @@ async def test_users_are_added_changed_listed_and_removed(client: Conversation, 
     assert await names(client) == ["bob"]
 
 
+async def test_users_are_disabled_and_enabled(client: Conversation, users: UserDirectory) -> None:
+    await ask(client, "POST", "", {"lines": ["ann:{PLAIN}y:::::::quota_messages=5"]})
+    for disabled in (True, False):
+        answer = await ask(client, "PUT", "/ann/disabled", {"disabled": disabled})
+        assert (answer.status, answer.json) == (200, {"user": "ann", "disabled": disabled})
+        assert (await users.verify("ann", "y") is None) is disabled
+        listed = await client.ask(b"GET /api/v1/accounts HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        [account] = json.loads(listed.body)
+        assert account == {
+            "user": "ann",
+            "disabled": disabled,
+            "has_password": True,
+            "storage_limit_bytes": None,
+            "messages_limit": 5,
+            "cluster": None,
+        }
+
+
 @pytest.mark.parametrize(
     ("asked", "document", "status", "words"),
     [
@@ -72,6 +95,9 @@ async def test_users_are_added_changed_listed_and_removed(client: Conversation, 
         ("PUT /ann/password", {"hash": "{PLAIN}x"}, 404, "no user 'ann'"),
         ("PUT /bob/password", {}, 400, "hash is missing"),
         ("PUT /bob/password", {"hash": "x\ny"}, 400, "no colon"),
+        ("PUT /ann/disabled", {"disabled": True}, 404, "no user 'ann'"),
+        ("PUT /bob/disabled", {}, 400, "disabled is missing"),
+        ("PUT /bob/disabled", {"disabled": 1}, 400, "disabled must be true or false"),
         ("DELETE /ann", None, 404, "no user 'ann'"),
     ],
 )
@@ -98,8 +124,11 @@ async def test_only_the_mail_of_former_users_is_purged(
     services: HttpServices, mail: HookedMail, name: str, status: int, words: str
 ) -> None:
     await mail.annotate(USER_TABLE, None, {"/shared/vendor/x/y": b"kept"})
-    async with conversation(HttpServer(replace(services, list_users=lambda: ["alice"]))) as client:
-        answer = await ask(client, "POST", f"/{name}/purge")
+    with TemporaryDirectory() as directory:
+        add_user(Path(directory) / "users.passwd", "alice", "x", scheme="PLAIN")
+        users = UserDirectory(Path(directory) / "users.passwd")
+        async with conversation(HttpServer(replace(services, oversight=users))) as client:
+            answer = await ask(client, "POST", f"/{name}/purge")
     assert (answer.status, words in str(answer.json["detail"])) == (status, True), answer.json
     assert await mail.annotations(USER_TABLE, None) == {"/shared/vendor/x/y": b"kept"}
 
@@ -108,3 +137,27 @@ async def test_node_with_a_file_of_users_keeps_no_table(services: HttpServices) 
     async with conversation(HttpServer(services)) as client:
         answer = await ask(client, "DELETE", "/bob")
     assert (answer.status, "come from its passwd-file" in str(answer.json["detail"])) == (409, True)
+
+
+async def test_log_ins_are_tried_without_a_trace(services: HttpServices, tmp_path: Path) -> None:
+    await trio.Path(tmp_path / "users.passwd").write_text("alice:{PLAIN}secret\n")
+    async with conversation(HttpServer(services)) as client:
+        right = await ask(client, "POST", "/Alice%40x/try-login", {"password": "secret"})
+        assert right.json == {"user": "alice", "reasons": [], "waits_s": 0.0, "slowed": []}
+        wrong = await ask(client, "POST", "/alice/try-login", {"password": "x"})
+        assert wrong.json["reasons"] == [{"obstacle": "wrong_password", "text": "the password is wrong"}]
+        assert (await ask(client, "POST", "/alice/try-login", {})).status == 400
+
+
+async def test_who_may_only_read_neither_tries_log_ins_nor_sees_penalties(
+    services: HttpServices, tmp_path: Path
+) -> None:
+    file = tmp_path / "http.tokens"
+    secret = add_token(file, "monitoring", Role.READ)
+    head = f"HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {secret}\r\n"
+    async with conversation(HttpServer(services, Access(Tokens(file)))) as client:
+        asked = await client.ask(f"GET /api/v1/penalties {head}\r\n".encode())
+        assert asked.status == 403
+        body = f"Content-Type: application/json\r\nContent-Length: 16\r\n\r\n{json.dumps({'password': 'x'})}"
+        tried = await client.ask(f"POST /api/v1/users/alice/try-login {head}{body}".encode())
+        assert tried.status == 403

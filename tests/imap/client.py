@@ -46,6 +46,9 @@ class ReversedNameUsers:
     def lacks_scram(self, name: str) -> bool:
         raise NotImplementedError
 
+    def is_disabled(self, name: str) -> bool:  # noqa: ARG002 - nobody here is
+        return False
+
     async def verify_scram(self, name: str, attempt: ScramAttempt, *, address: str | None = None) -> Login | None:
         raise NotImplementedError
 

@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 
 PARSER_NAMES = (
-    "PLAIN, CLEARTEXT, SHA256, SSHA256, SHA512, SSHA512, CRYPT, SHA256-CRYPT, SHA512-CRYPT, ARGON2I, ARGON2ID,"
-    " SCRAM-SHA-256"
+    "PLAIN, CLEARTEXT, SHA256, SSHA256, SHA512, SSHA512, CRYPT, BLF-CRYPT, SHA256-CRYPT, SHA512-CRYPT, ARGON2I,"
+    " ARGON2ID, SCRAM-SHA-256"
 )
 
 
@@ -282,7 +282,7 @@ def test_unknown_user_is_checked_with_the_most_common_scheme(tmp_path: Path) -> 
     add_user(path, "c", "c", scheme="SHA512-CRYPT")
     directory = UserDirectory(path)
     assert directory.users() == ["a", "b", "c"]
-    assert directory._decoy.scheme == "SHA512-CRYPT"
+    assert directory._decoys.hash_to_check().scheme == "SHA512-CRYPT"
 
 
 async def test_lookups_fail_without_a_file(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_file_without_its_last_user_is_still_valid(tmp_path: Path) -> None:
     path = tmp_path / "p"
     add_user(path, "alice", "pw", scheme="PLAIN")
     delete_user(path, "alice")
-    assert read_whole_file(path).users == {}
+    assert read_whole_file(path).table.users == {}
     add_user(path, "bob", "pw", scheme="PLAIN")
     assert path.read_text() == "# user:{SCHEME}hash\nbob:{PLAIN.B64}cHc=\n"
 

@@ -2,7 +2,7 @@ import base64
 import hashlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicator.users.schemes import PASSWORD_MAX_BYTES, hash_password, parse_hash
@@ -10,7 +10,7 @@ from replicator.users.schemes import PASSWORD_MAX_BYTES, hash_password, parse_ha
 SALTED = base64.b64encode(hashlib.sha256(b"secretsalt").digest() + b"salt").decode()
 SALTED_512 = base64.b64encode(hashlib.sha512(b"secretsalt").digest() + b"salt").decode()
 
-# Hashes made by other programs: openssl passwd, argon2-cffi.
+# Hashes made by other programs: openssl passwd, argon2-cffi, libxcrypt.
 FOREIGN = [
     "{PLAIN}secret",
     "{CLEARTEXT}secret",
@@ -27,6 +27,10 @@ FOREIGN = [
     "{SHA256-CRYPT}$5$abcdefgh$gruCpC7VkOTspMQTTSAR8mtlO9Upms.fwqE5y16JVM.",
     "{CRYPT}$6$abcdefgh$ltjgWl6579NluT/Vi1nwEvcil.G5Nbc4NiXZaNGStk8PSwGfQv72N2CKPPrVACtLtip/cZ/1GM/O6IND4WQhG.",
     "$5$abcdefgh$gruCpC7VkOTspMQTTSAR8mtlO9Upms.fwqE5y16JVM.",
+    "{BLF-CRYPT}$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a",
+    "{blf-crypt}$2a$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a",
+    "{CRYPT}$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a",
+    "$2b$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a",
     "{ARGON2ID}$argon2id$v=19$m=64,t=1,p=1$n1pkYWjuwED3HBnQgpYakA$ku/nyeM6RUm4t0M9yGHE+UKDH4kPDd5UyDpCOKM9dKI",
     "{ARGON2I}$argon2i$v=19$m=64,t=1,p=1$TRanBSvUzVvKPb+F1jCBRg$kp8DNPVutluuqA6LUA2ocDwVAGM9yo4YK5Dt+Hc5VYw",
 ]
@@ -61,7 +65,13 @@ def test_foreign_hashes_accept_only_their_password(stored: str) -> None:
             "{ARGON2ID}$argon2id$v=19$m=1048576,t=2,p=1$SclZS6nVute6V2rtvfe+dw$2/MbkaRsb9nSJLIpz/lq0K95gNQ6B8Tso0VhkxnT5+E",
             "it needs 1048576 KiB of memory",
         ),
-        ("$1$abc$def", r"only \$5\$, \$6\$ and \$argon2 hashes are supported"),
+        ("{BLF-CRYPT}$2y$05$short", r"invalid \{BLF-CRYPT\} hash: expected \$2y\$"),
+        ("{BLF-CRYPT}$2x$05$" + "x" * 53, r"invalid \{BLF-CRYPT\} hash: expected \$2y\$"),
+        ("{BLF-CRYPT}$2y$05$" + "0" * 53, r"invalid \{BLF-CRYPT\} hash: expected \$2y\$"),
+        ("{BLF-CRYPT}$2y$03$" + "x" * 53, "a cost of two digits"),
+        ("{CRYPT}$2y$17$" + "u" * 53, "its cost is 17, but at most 16 is allowed"),
+        ("{BLF-CRYPT}$6$abcdefgh$x", r"invalid \{BLF-CRYPT\} hash"),
+        ("$1$abc$def", r"only \$2y\$, \$5\$, \$6\$ and \$argon2 hashes are supported"),
     ],
 )
 def test_broken_hash_is_reported_but_never_shown(stored: str, problem: str) -> None:
@@ -78,6 +88,19 @@ def test_new_hashes_are_read_back_and_fit_in_a_line(scheme: str, password: str) 
     assert "\n" not in stored
     assert parse_hash(stored).check(password.encode())
     assert not parse_hash(stored).check(password[:-1].encode() or b"b")
+
+
+def test_bcrypt_looks_at_72_octets_of_a_password() -> None:
+    parsed = parse_hash("$2y$05$abcdefghijklmnopqrstuujf8SX2ahXLwp9w/B.Y5XdysS6yR576q")  # of 100 x, by libxcrypt
+    assert [parsed.check(b"x" * octets) for octets in (71, 72, 100, PASSWORD_MAX_BYTES)] == [False, True, True, True]
+    cyrillic = parse_hash("{BLF-CRYPT}$2y$05$abcdefghijklmnopqrstuuzNhjJbiIwqABDRBuv89/6Oj5r2.TjxC")
+    assert cyrillic.check("пароль".encode())
+
+
+@given(st.from_regex(r"\$2[aby]\$04\$[./A-Za-z0-9]{21}[.Oeu][./A-Za-z0-9]{31}", fullmatch=True))
+@settings(max_examples=30, deadline=None)
+def test_whatever_looks_like_bcrypt_can_be_checked(stored: str) -> None:
+    assert not parse_hash(stored).check(b"secret")
 
 
 def test_new_hashes_of_one_password_differ() -> None:

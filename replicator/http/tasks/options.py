@@ -39,6 +39,13 @@ class Options:
         """Return a truth value; false by default."""
         return self._value(name, bool, "true or false") or False
 
+    def needed_flag(self, name: str) -> bool:
+        """Return a truth value that must be given."""
+        value = self._value(name, bool, "true or false")
+        if value is None:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} is missing")
+        return value
+
     def text(self, name: str) -> str | None:
         """Return a non-empty text without surrogates: JSON can contain halves of a UTF-16 pair, UTF-8 cannot."""
         text = self._value(name, str, "a string")

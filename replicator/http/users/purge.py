@@ -56,7 +56,7 @@ async def _check_former(services: HttpServices, user: str) -> None:
     try:
         if services.user_table is None:
             services.users.find(user)  # raises if users are not known now
-            is_user = user in services.list_users()
+            is_user = user in services.oversight.users()
         else:
             is_user = await services.user_table.has(user)
             if is_user:

@@ -3,6 +3,7 @@
 | route | answers |
 |---|---|
 | `GET /api/v1/users` | the users' names, wherever they come from |
+| `GET /api/v1/accounts` | a list of `Account`: the users, and what their lines say |
 | `POST /api/v1/users/USER/purge` | `PurgeResult`: what was removed of a former user's mail, and if there is more |
 
 The others are for nodes with `users.source = "cluster"`; nodes whose users come from a file answer with 409.
@@ -11,11 +12,13 @@ The others are for nodes with `users.source = "cluster"`; nodes whose users come
 |---|---|
 | `POST /api/v1/users` | 201 and the number of users added; 409 if one exists already |
 | `PUT /api/v1/users/USER/password` | the user, with a new hash |
+| `PUT /api/v1/users/USER/disabled` | the user, who may no longer log in, or may again |
 | `DELETE /api/v1/users/USER` | the user, who is removed; the mail stays |
 
 POST takes `{"lines": ["alice:{ARGON2ID}...", ...], "replace": false}`: lines of a passwd-file, `LINES_MAX` at most, all
-or none; with `replace`, users who exist get the new lines. PUT takes `{"hash": "{ARGON2ID}..."}`. Passwords themselves
-never come here. An answer means that the change is on `durability.copies` nodes, and in force at this one.
+or none; with `replace`, users who exist get the new lines. PUT takes `{"hash": "{ARGON2ID}..."}`, or
+`{"disabled": true}`. Passwords themselves never come here. An answer means that the change is on `durability.copies`
+nodes, and in force at this one.
 """
 
 from __future__ import annotations
@@ -25,21 +28,34 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from http import HTTPStatus
 
-from replicator.http.documents import NewPassword, NewUsers, UserDocument, UsersDocument
+from replicator.http.documents import (
+    Disabled,
+    DisabledDocument,
+    NewPassword,
+    NewUsers,
+    UserDocument,
+    UsersDocument,
+)
 from replicator.http.message import JSON_TYPE, ProblemError, Request, Response, json_response
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices, UserControl
 from replicator.http.tasks.options import Options
 from replicator.http.users.purge import purge
 from replicator.status import PurgeResult
-from replicator.users import UserExistsError, UserUnknownError
+from replicator.users import Account, UserExistsError, UserUnknownError
 
 LINES_MAX = 200  # each may have 4 KiB, and one change to the table 2 MiB
 
 
 async def get_users(services: HttpServices, _request: Request) -> Response:
     """Return the users that this node knows."""
-    return json_response(sorted(services.list_users()))
+    return json_response(sorted(services.oversight.users()))
+
+
+async def get_accounts(services: HttpServices, _request: Request) -> Response:
+    """Return the users that this node knows, and what their lines say."""
+    found = sorted(services.oversight.accounts(), key=lambda account: account.user)
+    return json_response([asdict(account) for account in found])
 
 
 async def post_users(services: HttpServices, request: Request) -> Response:
@@ -65,6 +81,16 @@ async def put_password(services: HttpServices, request: Request) -> Response:
     with _problems():
         await _table(services).set_password(request.path["user"], hashed)
     return json_response({"user": request.path["user"]})
+
+
+async def put_disabled(services: HttpServices, request: Request) -> Response:
+    """Disable a user, or let the user log in again."""
+    options = Options(request.body)
+    options.allow("disabled")
+    disabled = options.needed_flag("disabled")
+    with _problems():
+        await _table(services).set_disabled(request.path["user"], disabled=disabled)
+    return json_response({"user": request.path["user"], "disabled": disabled})
 
 
 async def delete_user(services: HttpServices, request: Request) -> Response:
@@ -109,6 +135,7 @@ def _problems() -> Iterator[None]:
 
 USER_ROUTES = (
     Route("GET", "/api/v1/users", get_users, answer=list[str]),
+    Route("GET", "/api/v1/accounts", get_accounts, answer=list[Account]),
     Route("POST", "/api/v1/users/{user}/purge", post_purge, answer=PurgeResult),
     Route("POST", "/api/v1/users", post_users, body_type=JSON_TYPE, answer=UsersDocument, takes=NewUsers),
     Route(
@@ -118,6 +145,14 @@ USER_ROUTES = (
         body_type=JSON_TYPE,
         answer=UserDocument,
         takes=NewPassword,
+    ),
+    Route(
+        "PUT",
+        "/api/v1/users/{user}/disabled",
+        put_disabled,
+        body_type=JSON_TYPE,
+        answer=DisabledDocument,
+        takes=Disabled,
     ),
     Route("DELETE", "/api/v1/users/{user}", delete_user, answer=UserDocument),
 )

@@ -14,6 +14,7 @@ from replicator.users import Login
 
 _log = logging.getLogger(__name__)
 
+DISABLED = "the user is disabled; `replicator user enable` lets the user log in again"
 MAX_FAILED_LOGINS = 5  # then the client must connect again, which is slow and shows in the log
 
 
@@ -71,9 +72,15 @@ async def conclude(
     Raises CommandFailedError.
     """
     if login is None:
-        note_failure(session, mechanism, name, reason or "wrong user name or password")
+        why = reason_of_failure(session, name, reason or "wrong user name or password")
+        note_failure(session, mechanism, name, why)
         raise await failed(session, "Wrong user name or password")
     return await admitted(session, mechanism, login)
+
+
+def reason_of_failure(session: Session, name: str | None, otherwise: str) -> str:
+    """Return for the log why a client that called itself `name` may not log in."""
+    return DISABLED if name is not None and session.services.users.is_disabled(name) else otherwise
 
 
 async def admitted(session: Session, mechanism: str, login: Login) -> Completion:

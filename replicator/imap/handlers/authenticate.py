@@ -10,7 +10,15 @@ from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
-from replicator.imap.handlers.auth import admitted, conclude, failed, note_failure, privacy_required, verify
+from replicator.imap.handlers.auth import (
+    admitted,
+    conclude,
+    failed,
+    note_failure,
+    privacy_required,
+    reason_of_failure,
+    verify,
+)
 from replicator.imap.session import CHANNEL_BINDING, Completion, Session
 from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
@@ -145,7 +153,8 @@ async def _bearer(session: Session, dialogue: Dialogue, form: _BearerForm) -> Co
         login = await session.services.users.admit(name, identity, address=session.connection.address)
         if login is not None:
             return await admitted(session, dialogue.mechanism, login)
-    note_failure(session, dialogue.mechanism, name, reason or _another("token", identity))
+    why = reason or reason_of_failure(session, name, _another("token", identity))
+    note_failure(session, dialogue.mechanism, name, why)
     await dialogue.ask(form.challenge(fault, tokens.scopes))  # the answer says nothing (RFC 7628 section 3.2.3)
     raise await failed(session, "The access token is not accepted; the server's log says why")
 
@@ -161,7 +170,8 @@ async def _external(session: Session, dialogue: Dialogue) -> Completion:
     login = await session.services.users.admit(name, identity, address=session.connection.address)
     if login is not None:
         return await admitted(session, dialogue.mechanism, login)
-    note_failure(session, dialogue.mechanism, name, _another("certificate", identity))
+    why = reason_of_failure(session, name, _another("certificate", identity))
+    note_failure(session, dialogue.mechanism, name, why)
     raise await failed(session, "The certificate is not accepted; the server's log says why")
 
 

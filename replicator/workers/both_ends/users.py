@@ -28,6 +28,7 @@ class RemoteUsers:
         self.has_scram = here.has_scram
         self.scram_keys = here.scram_keys
         self.lacks_scram = here.lacks_scram
+        self.is_disabled = here.is_disabled
         self.holds = here.holds
 
     async def verify(self, name: str, password: str, *, address: str | None = None) -> Login | None:

@@ -59,11 +59,11 @@ def can_log_in(config: Config, user: str, password: str) -> bool:
 
 
 @contextmanager
-def logged_in(config: Config, user: str) -> Iterator[imaplib.IMAP4]:
+def logged_in(config: Config, user: str, password: str = "secret") -> Iterator[imaplib.IMAP4]:
     assert config.listen.imap is not None
     client = imaplib.IMAP4(*config.listen.imap)
     try:
-        client.login(user, "secret")
+        client.login(user, password)
         yield client
     finally:
         client.shutdown()
@@ -108,6 +108,21 @@ async def test_users_changed_at_one_node_are_users_of_all(tmp_path: Path, doors:
         assert can_log_in(near, "alice", "second")
         assert f"2 users of {old} added or replaced\n" in run("user", "import", old, "--replace").stderr
         wait_for(lambda: can_log_in(far, "alice", "x"))
+        with logged_in(near, "alice", "x") as session:
+            session.select()
+            assert run("user", "disable", "alice", at=far).exit_code == 0
+            wait_for(lambda: not can_log_in(near, "alice", "x"))
+            assert not can_log_in(far, "alice", "x")
+            with pytest.raises(imaplib.IMAP4.abort, match="disabled or removed"):
+                session.noop()
+        assert [recipient(node, "alice") for node in (near, far)] == [250, 250]
+        assert "no: disabled" in run("user", "list", "--long").stdout
+        tried = run("auth", "test", "alice", typed="x\n")
+        assert (tried.exit_code, "alice is disabled" in tried.stdout) == (1, True)
+        assert run("user", "enable", "alice").exit_code == 0
+        assert run("auth", "test", "alice", typed="x\n").stdout == "alice may log in\n"
+        assert run("penalty", "clear").exit_code == 0
+        assert can_log_in(near, "alice", "x")
         assert run("user", "delete", "bob", at=far).exit_code == 0
         wait_for(lambda: recipient(near, "bob") == 550)
 

@@ -11,10 +11,11 @@ import trio
 import trio.testing
 
 from replicator.config import LimitsConfig
+from replicator.imap.handlers.auth import DISABLED
 from replicator.imap.handlers.telling import LOGIN_CHECK_S
 from replicator.imap.services import ImapServices
 from replicator.mail.mailstore import NewMessage
-from replicator.users import UserDirectory, add_user, delete_user, set_password
+from replicator.users import UserDirectory, add_user, delete_user, set_disabled, set_password
 from tests.imap.access.farewells import PASSWORD_CHANGED
 from tests.imap.client import Client, connected, services
 from tests.one_node import HookedMail
@@ -45,6 +46,20 @@ async def test_changed_password_ends_the_session_at_the_next_command(served: Ima
         set_password(path, "alice", "other", scheme="PLAIN")
         assert await alice.run("FETCH 1:* ALL") == [PASSWORD_CHANGED, ""]
         assert await bob.run("NOOP") == ["t OK Nothing done"]
+
+
+async def test_disabled_user_is_refused_and_the_log_says_why(
+    served: ImapServices, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with connected(served) as alice, connected(served) as again:
+        await log_in(alice, "alice")
+        set_disabled(path, "alice", disabled=True)
+        assert await alice.run("NOOP") == [PASSWORD_CHANGED, ""]
+        [answer] = await again.run("LOGIN alice secret")
+        assert answer == "t NO [AUTHENTICATIONFAILED] Wrong user name or password"
+    said = [record.getMessage() for record in caplog.records if record.name == "replicator.imap.handlers.auth"]
+    assert said[-1] == f'login failed user=alice client=127.0.0.1 mechanism=LOGIN reason="{DISABLED}"'
 
 
 async def test_idle_ends_when_the_user_is_deleted(

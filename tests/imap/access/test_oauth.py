@@ -17,11 +17,12 @@ from prometheus_client import CollectorRegistry
 
 from replicator.config import ALGORITHMS, LimitsConfig, OauthConfig
 from replicator.errors import ConfigError
+from replicator.imap.handlers.auth import DISABLED
 from replicator.imap.handlers.telling import LOGIN_CHECK_S
 from replicator.imap.services import ImapServices
 from replicator.oauth import AccessTokens, KeySet, ProviderKeys
 from replicator.runtime.metrics import ImapMetrics, RefusalMetrics
-from replicator.users import UserDirectory, add_user, delete_user, set_password
+from replicator.users import UserDirectory, add_user, delete_user, set_disabled, set_password
 from tests.imap.access.farewells import EXPIRED
 from tests.imap.arrangements import ARRANGEMENTS
 from tests.imap.client import Client, connected, services
@@ -328,3 +329,16 @@ async def test_user_without_a_password_logs_in_by_a_token(served: ImapServices, 
     async with connected(served) as client:
         assert (await client.run('LOGIN alice "*"'))[-1].startswith("t NO [AUTHENTICATIONFAILED]")
         assert (await say(client, "OAUTHBEARER", message("OAUTHBEARER", token()))).startswith("a OK")
+
+
+async def test_disabled_user_is_shut_out_and_the_log_says_why(
+    served: ImapServices, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with connected(served) as client, connected(served) as again:
+        assert (await say(client, "OAUTHBEARER", message("OAUTHBEARER", token()))).startswith("a OK")
+        set_disabled(path, "alice", disabled=True)
+        assert (await client.run("NOOP"))[0] == EXPIRED
+        assert await refused(again, "OAUTHBEARER", message("OAUTHBEARER", token())) == INVALID
+    said = [each.getMessage() for each in caplog.records if each.name == "replicator.imap.handlers.auth"]
+    assert said[-1].endswith(f'mechanism=OAUTHBEARER reason="{DISABLED}"')

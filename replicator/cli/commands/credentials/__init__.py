@@ -1,1 +1,1 @@
-"""Certificates, tokens and passwords: commands that write files, and ask no node."""
+"""Certificates, tokens, users and their log-ins."""

@@ -9,26 +9,33 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
 
 import click
+from rich.markup import escape
 
 from replicator.cli.client import USERS_AT_ONCE, NodeClient
+from replicator.cli.commands.credentials.passwords import first_line
 from replicator.cli.group import HelpfulGroup
-from replicator.cli.output import echo_json
+from replicator.cli.output import console, echo, echo_json, size, table
 from replicator.cli.stories.words import counted
 from replicator.cli.target import CommandError, NodeUrl, config_argument, url_of_config
-from replicator.config import UserSource
+from replicator.config import QuotaConfig, UserSource
 from replicator.users import (
     DEFAULT_SCHEME,
     NEW_SCHEMES,
+    Account,
     PasswdFileError,
+    QuotaLimits,
     add_user,
     delete_user,
     folded,
+    list_accounts,
     list_users,
     new_line,
+    set_disabled,
     set_password,
     valid_lines,
 )
@@ -60,6 +67,10 @@ class UserPlace(Protocol):
         """Set a user's password."""
         ...
 
+    def set_disabled(self, user: str, *, disabled: bool) -> None:
+        """Disable a user, or let the user log in again."""
+        ...
+
     def delete(self, user: str) -> None:
         """Remove a user, whose mail stays."""
         ...
@@ -68,13 +79,18 @@ class UserPlace(Protocol):
         """Return the users' names."""
         ...
 
+    def accounts(self) -> list[Account]:
+        """Return the users, and what their lines say."""
+        ...
+
 
 class _File:
     """The users of a passwd-file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, quota: QuotaConfig) -> None:
         self.name = str(path)
         self._path = path
+        self._quota = QuotaLimits(quota.storage_bytes, quota.messages)
 
     def add(self, user: str, password: str, scheme: str) -> None:
         with _errors():
@@ -84,6 +100,10 @@ class _File:
         with _errors():
             set_password(self._path, user, password, scheme=scheme)
 
+    def set_disabled(self, user: str, *, disabled: bool) -> None:
+        with _errors():
+            set_disabled(self._path, user, disabled=disabled)
+
     def delete(self, user: str) -> None:
         with _errors():
             delete_user(self._path, user)
@@ -91,6 +111,10 @@ class _File:
     def names(self) -> list[str]:
         with _errors():
             return list_users(self._path)
+
+    def accounts(self) -> list[Account]:
+        with _errors():
+            return list_accounts(self._path, self._quota)
 
 
 class _Cluster:
@@ -113,6 +137,10 @@ class _Cluster:
         with NodeClient(self.url) as client:
             client.set_password(user, hashed)
 
+    def set_disabled(self, user: str, *, disabled: bool) -> None:
+        with NodeClient(self.url) as client:
+            client.set_disabled(user, disabled=disabled)
+
     def delete(self, user: str) -> None:
         with NodeClient(self.url) as client:
             client.delete_user(user)
@@ -121,10 +149,14 @@ class _Cluster:
         with NodeClient(self.url) as client:
             return client.users()
 
+    def accounts(self) -> list[Account]:
+        with NodeClient(self.url) as client:
+            return client.accounts()
+
 
 @click.group(cls=HelpfulGroup)
 def user() -> None:
-    """Add, list and delete users, and set passwords.
+    """Add, list, disable and delete users, and set passwords.
 
     The command asks for a password; without a terminal, it reads the first line of standard input. Users are those of
     the node's passwd-file, or with `source = "cluster"` in [users] those of all nodes of the cluster; then the node
@@ -154,6 +186,30 @@ def user_passwd(name: str, config_file: Path, scheme: str) -> None:
     click.echo(f"{place.name}: password of {folded(name)} set", err=True)
 
 
+@user.command("disable")
+@click.argument("name", metavar="USER")
+@config_option
+def user_disable(name: str, config_file: Path) -> None:
+    """Keep USER from logging in, by a password, a token or a certificate. Mail is still accepted, and stays.
+
+    Open IMAP sessions end at their next command, in IDLE within half a minute. A new password does not change this:
+    `user enable` does.
+    """
+    place = _place(config_file)
+    place.set_disabled(name, disabled=True)
+    click.echo(f"{place.name}: user {folded(name)} disabled; mail is still accepted", err=True)
+
+
+@user.command("enable")
+@click.argument("name", metavar="USER")
+@config_option
+def user_enable(name: str, config_file: Path) -> None:
+    """Let USER log in again, with the same password as before."""
+    place = _place(config_file)
+    place.set_disabled(name, disabled=False)
+    click.echo(f"{place.name}: user {folded(name)} enabled", err=True)
+
+
 @user.command("delete")
 @click.argument("name", metavar="USER")
 @config_option
@@ -169,15 +225,33 @@ def user_delete(name: str, config_file: Path) -> None:
 
 @user.command("list")
 @config_option
+@click.option("--long", "is_long", is_flag=True, help="Also show who is disabled, quotas and clusters.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def user_list(config_file: Path, *, as_json: bool) -> None:
+def user_list(config_file: Path, *, is_long: bool, as_json: bool) -> None:
     """List all users, one per line."""
-    names = _place(config_file).names()
+    place = _place(config_file)
+    if is_long:
+        _show(place.accounts(), as_json=as_json)
+        return
+    names = place.names()
     if as_json:
         echo_json(names)
         return
     for name in names:
         click.echo(name)
+
+
+def _show(accounts: list[Account], *, as_json: bool) -> None:
+    if as_json:
+        echo_json([asdict(account) for account in accounts])
+        return
+    made = table("Users", "user", "may log in", ">storage", ">messages", "cluster")
+    for one in accounts:
+        may = "no: disabled" if one.disabled else "yes" if one.has_password else "without password"
+        storage = "none" if one.storage_limit_bytes is None else size(one.storage_limit_bytes)
+        messages = "none" if one.messages_limit is None else str(one.messages_limit)
+        made.add_row(escape(one.user), may, storage, messages, escape(one.cluster or "-"))
+    echo(console(), made)
 
 
 @user.command("purge")
@@ -234,8 +308,10 @@ def user_import(file: Path, config_file: Path, *, replace: bool) -> None:
 
 
 def _place(config_file: Path) -> UserPlace:
-    users = config_argument(config_file).users
-    return _File(users.passwd_file) if users.source is UserSource.FILE else _Cluster(url_of_config(config_file))
+    config = config_argument(config_file)
+    if config.users.source is UserSource.FILE:
+        return _File(config.users.passwd_file, config.quota)
+    return _Cluster(url_of_config(config_file))
 
 
 def _tell_of_mail(client: NodeClient, user: str) -> None:
@@ -252,10 +328,7 @@ def _tell_of_mail(client: NodeClient, user: str) -> None:
 def _new_password() -> str:
     if sys.stdin.isatty():
         return str(click.prompt("Password", hide_input=True, confirmation_prompt="Repeat the password", err=True))
-    password = sys.stdin.readline().rstrip("\r\n")
-    if not password:
-        raise CommandError("no password: standard input is empty; give the password as its first line")
-    return password
+    return first_line()
 
 
 @contextmanager

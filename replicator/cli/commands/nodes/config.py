@@ -71,7 +71,7 @@ def _problems_beside(checked: Config) -> Iterator[str]:
         yield from certificate_faults(checked.node.id, checked.tls, certificates)
     if checked.users.source is UserSource.FILE and checked.users.passwd_file.exists():
         try:
-            yield from read_whole_file(checked.users.passwd_file).problems
+            yield from read_whole_file(checked.users.passwd_file).table.problems
         except PasswdFileError as error:
             yield f"{checked.users.passwd_file}: {error}"
 

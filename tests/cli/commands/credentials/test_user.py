@@ -35,12 +35,29 @@ async def test_user_is_added_changed_and_deleted(config: Path, invoke: Invoke) -
     assert invoke("user", "list", "--config", config).stdout == ""
 
 
+async def test_user_is_disabled_listed_and_enabled(config: Path, invoke: Invoke) -> None:
+    directory = UserDirectory(config.parent / "users.passwd")
+    assert invoke("user", "add", "ann", "--config", config, typed="first\n").exit_code == 0
+    disabled = invoke("user", "disable", "Ann", "--config", config)
+    assert (disabled.exit_code, "user ann disabled; mail is still accepted" in disabled.stderr) == (0, True)
+    assert not await directory.verify("ann", "first")
+    assert "no: disabled" in invoke("user", "list", "--long", "--config", config).stdout
+    [account] = json.loads(invoke("user", "list", "--long", "--json", "--config", config).stdout)
+    assert (account["user"], account["disabled"], account["cluster"]) == ("ann", True, None)
+    assert invoke("user", "enable", "ann", "--config", config).exit_code == 0
+    [account] = json.loads(invoke("user", "list", "--long", "--json", "--config", config).stdout)
+    assert not account["disabled"]
+    assert await directory.verify("ann", "first")
+
+
 def test_impossible_changes_of_users_are_refused(config: Path, invoke: Invoke) -> None:
     for arguments, typed, words in [
         (("add", "ann"), "", "no password"),
         (("add", "a:b"), "secret\n", "no colon"),
         (("passwd", "ann"), "secret\n", "not changed"),
         (("delete", "ann"), "", "not changed"),
+        (("disable", "ann"), "", "not changed"),
+        (("enable", "ann"), "", "not changed"),
         (("list",), "", "No such file"),
     ]:
         result = invoke("user", *arguments, "--config", config, typed=typed)

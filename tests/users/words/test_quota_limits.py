@@ -20,7 +20,7 @@ DEFAULT = QuotaLimits(storage_bytes=1000, messages=10)
         ("::::::quota_storage=1B quota_messages=7", QuotaLimits(1, 7)),
         (":::::: userdb_mail=x quota_messages=none", DEFAULT._replace(messages=None)),
         (":quota_storage=none:quota_messages=1000000000000", QuotaLimits(None, 10**12)),
-        (":::::: userdb_quota_rule=*:storage=1G xquota_storage=5", DEFAULT),  # Dovecot's own words
+        (":::::: userdb_mail_quota=1G xquota_storage=5", DEFAULT),
     ],
 )
 async def test_lines_set_the_limits_of_their_users(tmp_path: Path, fields: str, limits: QuotaLimits) -> None:

@@ -1,0 +1,60 @@
+"""`replicator auth`: tries a log-in at a running node, and says why it would fail."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from replicator.cli.client import NodeClient
+from replicator.cli.commands.credentials.passwords import first_line
+from replicator.cli.group import HelpfulGroup
+from replicator.cli.output import echo_json
+from replicator.cli.target import one_node, token_option
+from replicator.users import Trial
+
+
+@click.group(cls=HelpfulGroup)
+def auth() -> None:
+    """Try log-ins."""
+
+
+@auth.command("test")
+@click.argument("name")
+@click.option("--password-stdin", "from_stdin", is_flag=True, help="Do not ask: read the first line of standard input.")
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
+@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
+@token_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def auth_test(name: str, config_file: Path | None, url: str | None, *, from_stdin: bool, as_json: bool) -> None:
+    """Say whether NAME, a user's name or address, may log in with a password now, and if not, why.
+
+    The command asks for the password; without a terminal, it reads the first line of standard input. The node counts
+    it as nobody's attempt, and logs nothing. Exit code 1: a client would not get in.
+    """
+    if not name:
+        raise click.UsageError("NAME must not be empty")
+    node = one_node(config_file, url)
+    asks = sys.stdin.isatty() and not from_stdin
+    password = str(click.prompt("Password", hide_input=True, err=True)) if asks else first_line()
+    with NodeClient(node) as client:
+        trial = client.try_login(name, password)
+    if as_json:
+        echo_json(asdict(trial))
+    else:
+        _tell(name, trial)
+    if trial.reasons:
+        sys.exit(1)
+
+
+def _tell(name: str, trial: Trial) -> None:
+    if not trial.reasons:
+        click.echo(f"{name} may log in" + (f", as {trial.user}" if trial.user != name else ""))
+    for reason in trial.reasons:
+        click.echo(f"{name} may not log in: {reason.text}")
+    if trial.slowed:
+        where = ", ".join(address or "this machine" for address in trial.slowed)
+        click.echo(f"After failed attempts, others wait for {trial.waits_s:.1f} s more at the most, from: {where}")
+        click.echo("`replicator penalty list` shows who waits, and `replicator penalty clear` ends it")

@@ -1,0 +1,47 @@
+"""What a passwd-file says of its users, for operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from replicator.users.passwd_file import PasswdFileError, UserTable, read_users
+from replicator.users.words.quota_limits import QuotaLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A user, and what the user's line says. Limits: None if there is none; `cluster`: None if the line names none.
+
+    `has_password`: the line has a hash that is understood.
+    """
+
+    user: str
+    disabled: bool
+    has_password: bool
+    storage_limit_bytes: int | None
+    messages_limit: int | None
+    cluster: str | None
+
+
+def list_accounts(path: Path, quota: QuotaLimits) -> list[Account]:
+    """Return the users of a file, in its order. Raises PasswdFileError."""
+    try:
+        return list(accounts_of(read_users(path), quota))
+    except OSError as error:
+        raise PasswdFileError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def accounts_of(table: UserTable, quota: QuotaLimits) -> Iterator[Account]:
+    """Yield the users of a table; `quota`: the limits of users whose lines set none."""
+    for user, password in table.users.items():
+        limits = quota._replace(**table.quotas.get(user, {}))
+        yield Account(
+            user=user,
+            disabled=user in table.disabled,
+            has_password=password is not None,
+            storage_limit_bytes=limits.storage_bytes,
+            messages_limit=limits.messages,
+            cluster=table.clusters.get(user),
+        )

@@ -1,0 +1,1 @@
+"""Tests of words in the lines of a passwd-file."""
