@@ -25,6 +25,7 @@ from protocol.units import MIB
 from replicator.cli.documents import parsed
 from replicator.cli.target import AUTHORITIES_VARIABLE, CommandError, NodeUrl
 from replicator.runtime.files.disk_room import DiskRoom
+from replicator.runtime.sessions import SessionStatus
 from replicator.status import (
     CertificateStatus,
     CheckpointResult,
@@ -187,6 +188,15 @@ class NodeClient:
         document = self._ask("GET", f"/api/v1/users/{_segment(user)}{folder}/log", query)
         return self._parsed(partial(parsed, LoggedHistory), document)
 
+    def sessions(self, user: str | None, address: str | None) -> list[SessionStatus]:
+        """Return the node's sessions, or those of a user, or from an address or network."""
+        return self._parsed(_sessions, self._ask("GET", "/api/v1/sessions", _given(user=user, address=address)))
+
+    def end_sessions(self, user: str | None, address: str | None, named: str | None) -> list[SessionStatus]:
+        """End the sessions that have all of what is given, of a user, an address or network, and an id; return them."""
+        query = _given(user=user, address=address, id=named)
+        return self._parsed(_sessions, self._ask("DELETE", "/api/v1/sessions", query))
+
     def checkpoint(self) -> CheckpointResult:
         """Write checkpoints of all changes. Return the state afterwards or, if it takes long, so far."""
         return self._parsed(_checkpoint_result, self._ask("POST", "/api/v1/checkpoint"))
@@ -312,6 +322,10 @@ def _why_unreachable(url: NodeUrl, error: OSError | http.client.HTTPException) -
     return f"no answer{where} ({reason}); is the node running?{advice}"
 
 
+def _given(**values: str | None) -> dict[str, str]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def _segment(text: str) -> str:
     return quote(text, safe="")
 
@@ -408,6 +422,10 @@ def _master(document: object) -> str | None:
 
 def _purge_result(document: object) -> PurgeResult:
     return PurgeResult(**cast("_Object", document))
+
+
+def _sessions(document: object) -> list[SessionStatus]:
+    return [SessionStatus(**fields) for fields in cast("list[_Object]", document)]
 
 
 def _names(document: object) -> list[str]:

@@ -19,6 +19,7 @@ COMMANDS = {
     "health": "replicator.cli.commands.nodes.health:health",
     "import": "replicator.cli.commands.mail.import_mail:import_mail",
     "inventory": "replicator.cli.commands.repair.inventory:inventory",
+    "kick": "replicator.cli.commands.nodes.sessions:kick",
     "log": "replicator.cli.commands.mail.log:log",
     "mailbox": "replicator.cli.commands.mail.mailbox:mailbox",
     "master": "replicator.cli.commands.mail.master:master",
@@ -33,6 +34,7 @@ COMMANDS = {
     "token": "replicator.cli.commands.credentials.token:token",
     "undelete": "replicator.cli.commands.mail.undelete:undelete",
     "user": "replicator.cli.commands.credentials.user:user",
+    "who": "replicator.cli.commands.nodes.sessions:who",
 }
 
 cli = LazyGroup(

@@ -20,8 +20,8 @@
 
 A folder name in a path is one segment (`Archive%2F2024`); `flags` are separated by spaces, in UTF-8 and percent-encoded
 like everything else. A batch is MessagePack: an array with `[received_ms or nil, [flag, ...], body]` for each message,
-`BATCH_MAX` at most. Long-running operations are in `task_routes`, what happened to mail in `story_routes`, users in
-`user_routes`, answers for proxies in `proxy_routes`, the page for operators in `page`.
+`BATCH_MAX` at most. Long-running operations are in `task_routes`, what happened to mail in `story_routes`, sessions in
+`session_routes`, users in `user_routes`, answers for proxies in `proxy_routes`, the page for operators in `page`.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from replicator.http.parameters import TIME_MAX_MS, no_such_user, number
 from replicator.http.proxy_routes import PROXY_ROUTES
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
+from replicator.http.session_routes import SESSION_ROUTES
 from replicator.http.story_routes import STORY_ROUTES
 from replicator.http.tasks.routes import TASK_ROUTES
 from replicator.http.users.routes import USER_ROUTES
@@ -288,6 +289,7 @@ ROUTES: tuple[Route[HttpServices], ...] = (
     ),
     *TASK_ROUTES,
     *STORY_ROUTES,
+    *SESSION_ROUTES,
     *PROXY_ROUTES,
     *USER_ROUTES,
     *PAGE_ROUTES,

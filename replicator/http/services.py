@@ -16,6 +16,7 @@ from replicator.http.tasks.destinations import Destinations
 from replicator.mail.mailstore import Folder, MailStore
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.runtime.metrics import HttpMetrics, RefusalMetrics
+from replicator.runtime.sessions import NodeSessions
 from replicator.status import CertificateStatus, CheckpointStatus, MailboxStatus, NodeStatus, SearchTextStatus
 from replicator.stories import AskedMail, LoggedHistory, MailboxStory, MailStory
 from replicator.tasks import TaskName, TaskOptions, TaskStatus
@@ -216,6 +217,7 @@ class HttpServices:
     tasks: TaskControl
     stories: StoryTeller
     search_texts: SearchTextControl | None = None
+    sessions: NodeSessions = field(default_factory=NodeSessions)
     metrics: HttpMetrics = field(default_factory=HttpMetrics)
     clock_ms: Callable[[], int] = wall_clock_ms
     run_in_thread: ThreadRunner = run_in_thread

@@ -17,6 +17,7 @@ from replicator.http.services import HttpServices
 from replicator.mail.view import Message
 from tests.http.fixed_report import FixedReport, FixedSearchTexts
 from tests.one_node import HookedMail, Names, one_node
+from tests.open_sessions import Holder
 
 
 @dataclass
@@ -29,6 +30,7 @@ class ServedNode:
     token: trio.lowlevel.TrioToken
     scope: trio.CancelScope
     search_texts: FixedSearchTexts
+    sessions: Holder
 
     @property
     def url(self) -> str:
@@ -58,12 +60,12 @@ def served_node(directory: Path) -> Iterator[ServedNode]:
             services = HttpServices(
                 "dc1", mail, report, users, CollectorRegistry(), report, report, tasks, mail.stories(), search_texts
             )
+            sessions = Holder(nursery, services.sessions.own)
             [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
             nursery.start_soon(trio.serve_listeners, HttpServer(services).serve, [listener])
             port = int(listener.socket.getsockname()[1])
-            running.put(
-                ServedNode(port, mail, report, trio.lowlevel.current_trio_token(), nursery.cancel_scope, search_texts)
-            )
+            token = trio.lowlevel.current_trio_token()
+            running.put(ServedNode(port, mail, report, token, nursery.cancel_scope, search_texts, sessions))
 
     directory.mkdir()
     thread = threading.Thread(target=trio.run, args=(serve,))
