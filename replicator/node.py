@@ -376,6 +376,7 @@ def _doors(
         servers=MailServers(users, config.clusters) if config.clusters else None,
         list_users=users.users,
         user_table=user_table,
+        keep_expunged_s=config.content.keep_expunged_s,
     )
     yield None, HttpServer(http, Access(by_own_socket=True)).serve
     if doors.peer:

@@ -30,6 +30,7 @@ from replicator.status import (
     CertificateStatus,
     CheckpointResult,
     CheckpointStatus,
+    FolderList,
     LinkStatus,
     MailboxStatus,
     NodeStatus,
@@ -157,27 +158,46 @@ class NodeClient:
 
     def make_folder(self, user: str, name: str) -> None:
         """Create the folder unless it exists."""
-        self._ask("PUT", f"/api/v1/users/{_segment(user)}/folders/{_segment(name)}")
+        self._ask("PUT", _folder(user, name))
+
+    def folders(self, user: str) -> FolderList:
+        """Return the user's folders and subscriptions."""
+        return self._parsed(partial(parsed, FolderList), self._ask("GET", f"/api/v1/users/{_segment(user)}/folders"))
+
+    def create_folder(self, user: str, name: str) -> None:
+        """Create a folder that does not exist."""
+        self._ask("PUT", _folder(user, name), {"new": "true"})
+
+    def rename_folder(self, user: str, old: str, new: str) -> None:
+        """Rename a folder with all below it."""
+        self._ask("PUT", f"{_folder(user, old)}/name", {"to": new})
+
+    def delete_folder(self, user: str, name: str) -> None:
+        """Delete a folder with its mail."""
+        self._ask("DELETE", _folder(user, name))
+
+    def subscribe(self, user: str, name: str, *, subscribed: bool) -> None:
+        """Subscribe the user to a name, or end that."""
+        method = "PUT" if subscribed else "DELETE"
+        self._ask(method, f"/api/v1/users/{_segment(user)}/subscriptions/{_segment(name)}")
 
     def master(self, user: str, mailbox: str) -> str | None:
         """Return the folder's master, if the node knows it."""
-        return self._parsed(
-            _master, self._ask("GET", f"/api/v1/users/{_segment(user)}/folders/{_segment(mailbox)}/master")
-        )
+        return self._parsed(_master, self._ask("GET", f"{_folder(user, mailbox)}/master"))
 
     def move_master(self, user: str, mailbox: str, node: str) -> None:
         """Make a node the folder's master."""
-        self._ask("PUT", f"/api/v1/users/{_segment(user)}/folders/{_segment(mailbox)}/master", {"node": node})
+        self._ask("PUT", f"{_folder(user, mailbox)}/master", {"node": node})
 
     def mailbox(self, user: str, mailbox: str) -> MailboxStory:
         """Return what the node knows of a folder."""
-        document = self._ask("GET", f"/api/v1/users/{_segment(user)}/folders/{_segment(mailbox)}")
+        document = self._ask("GET", _folder(user, mailbox))
         return self._parsed(partial(parsed, MailboxStory), document)
 
     def mail(self, user: str, mailbox: str, asked: AskedMail) -> MailStory:
         """Return what the node knows of a mail, and of others like it."""
         query = {"uid": asked.uid, "guid": asked.guid and asked.guid.hex(), "message_id": asked.message_id}
-        path = f"/api/v1/users/{_segment(user)}/folders/{_segment(mailbox)}/story"
+        path = f"{_folder(user, mailbox)}/story"
         given = {name: str(value) for name, value in query.items() if value is not None}
         return self._parsed(partial(parsed, MailStory), self._ask("GET", path, given))
 
@@ -320,6 +340,10 @@ def _why_unreachable(url: NodeUrl, error: OSError | http.client.HTTPException) -
     may_be_tls = isinstance(error, ConnectionResetError) and not url.tls and not url.socket
     advice = " If it takes HTTPS only, use https://" if may_be_tls else ""
     return f"no answer{where} ({reason}); is the node running?{advice}"
+
+
+def _folder(user: str, name: str) -> str:
+    return f"/api/v1/users/{_segment(user)}/folders/{_segment(name)}"
 
 
 def _given(**values: str | None) -> dict[str, str]:

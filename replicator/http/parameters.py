@@ -21,6 +21,21 @@ def number(request: Request, name: str, maximum: int, minimum: int = 0) -> int |
     return int(text)
 
 
+def flag(request: Request, name: str) -> bool:
+    """Return whether a flag of the query is `true`; False if it is not there. Raises ProblemError."""
+    given = request.query.get(name, "false")
+    if given not in {"true", "false"}:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, f"query: {name} must be true or false")
+    return given == "true"
+
+
+def text(request: Request, name: str) -> str:
+    """Return a text of the query, which must be there. Raises ProblemError."""
+    if name not in request.query:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, f"query: {name} is missing")
+    return request.query[name]
+
+
 def no_such_user(name: str) -> ProblemError:
     """Return the problem that nobody has this name."""
     return ProblemError(HTTPStatus.NOT_FOUND, f"there is no user {name!r}; `replicator user list` lists all users")

@@ -10,8 +10,10 @@ from typing import Generic, Protocol, TypeVar
 import trio
 from prometheus_client import CollectorRegistry
 
-from replicator.config import ClusterConfig, LimitsConfig
+from replicator.config import ClusterConfig, ContentConfig, LimitsConfig
 from replicator.errors import OtherClusterError
+from replicator.http.message import Request
+from replicator.http.parameters import no_such_user
 from replicator.http.tasks.destinations import Destinations
 from replicator.mail.mailstore import Folder, MailStore
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
@@ -204,7 +206,7 @@ class HttpServices:
 
     `search_texts` is None if the node is to keep none, `servers` if no cluster is configured, `user_table` if users
     come from a file. `registry` holds the node's own metrics, never the library's global ones. `overviews` holds the
-    last overview of the node, as `page.events` tells it.
+    last overview of the node, as `page.events` tells it. `keep_expunged_s`: how long the node keeps expunged mail.
     """
 
     sid: str
@@ -229,6 +231,7 @@ class HttpServices:
     list_users: Callable[[], Sequence[str]] = tuple
     user_table: UserControl | None = None
     overviews: Shared[tuple[bytes, bytes]] = field(default_factory=Shared)
+    keep_expunged_s: float = field(default_factory=lambda: ContentConfig().keep_expunged_s)
 
     def owner(self, name: str) -> str:
         """Return whose mail is meant: this user's, or that of a deleted user or one of another cluster, by its name."""
@@ -236,3 +239,12 @@ class HttpServices:
             return self.users.find(name) or name
         except OtherClusterError:
             return folded(name)
+
+
+def known_user(services: HttpServices, request: Request) -> str:
+    """Return the user of the path. Raises ProblemError if nobody has this name."""
+    name = request.path["user"]
+    user = services.users.find(name)
+    if user is None:
+        raise no_such_user(name)
+    return user
