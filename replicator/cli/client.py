@@ -10,7 +10,8 @@ import json
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -21,8 +22,9 @@ from urllib.parse import quote, urlencode
 
 import msgpack
 
-from protocol.units import MIB
+from protocol.units import KIB, MIB
 from replicator.cli.documents import parsed
+from replicator.cli.mail_stream import Mail, mails
 from replicator.cli.target import AUTHORITIES_VARIABLE, CommandError, NodeUrl
 from replicator.runtime.files.disk_room import DiskRoom
 from replicator.runtime.sessions import SessionStatus
@@ -58,6 +60,7 @@ from replicator.tasks import (
 
 TIMEOUT_S = 90.0  # longer than any wait of the node itself
 JSON, MSGPACK = "application/json", "application/vnd.msgpack"
+RECEIVE_BYTES = 64 * KIB
 ANSWER_BYTES_MAX = 256 * MIB  # the list of a million mailboxes
 USERS_AT_ONCE = 200
 SHOWN_MAX = 200  # characters of an answer that makes no sense
@@ -253,6 +256,21 @@ class NodeClient:
         path = f"/api/v1/users/{_segment(user)}/messages/batch"
         self._ask("POST", path, {"mailbox": mailbox}, msgpack.packb(batch), MSGPACK)
 
+    def mails(self, user: str, mailbox: str, uid: int | None = None) -> Generator[Mail, None, None]:
+        """Yield the mail of a folder, or the one with this UID. Take the pieces of each before the next one.
+
+        The generator is to be closed before the client is used again. Taking pieces raises the same errors.
+        """
+        target = f"{_folder(user, mailbox)}/mail" + ("" if uid is None else f"?uid={uid}")
+        with self._answering():
+            response = self._request("GET", target)
+            if response.status != HTTPStatus.OK:
+                raise self._refusal(response, self._parsed(json.loads, response.read(ANSWER_BYTES_MAX)))
+        try:
+            yield from mails(self._chunks(response), self._senseless)
+        finally:
+            self._connection.close()  # the answer may not have been read to its end
+
     def start(self, task: TaskKind[S], options: Mapping[str, object]) -> S:
         """Start a task."""
         body = json.dumps(options).encode()
@@ -278,27 +296,53 @@ class NodeClient:
     ) -> object:
         target = f"{path}?{urlencode(query)}" if query else path
         headers = {} if body is None else {"Content-Type": content_type}
-        if self._url.token is not None and self._url.socket is None:
-            headers["Authorization"] = f"Bearer {self._url.token}"
-        try:
-            self._connection.request(method, target, body, headers)
-            response = self._connection.getresponse()
+        with self._answering():
+            response = self._request(method, target, body, headers)
             answer = response.read(ANSWER_BYTES_MAX)
+        document = self._parsed(json.loads, answer)
+        if response.status >= HTTPStatus.BAD_REQUEST and response.status not in accepted:
+            raise self._refusal(response, document)
+        return document
+
+    def _request(
+        self, method: str, target: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> http.client.HTTPResponse:
+        """Send a request and return the answer, of which the head has arrived. Raises as `_answering` expects."""
+        token = self._url.token if self._url.socket is None else None
+        shown = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._connection.request(method, target, body, {**(headers or {}), **shown})
+        return self._connection.getresponse()
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Raise UnreachableError if the connection fails in this block."""
+        try:
+            yield
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             raise UnreachableError(self._url, _why_unreachable(self._url, error)) from error
-        document = self._parsed(json.loads, answer)
-        if response.status >= HTTPStatus.BAD_REQUEST and response.status not in accepted:
-            detail = document.get("detail") if isinstance(document, dict) else None
-            raise RefusedError(self._url, str(detail or response.reason), response.status)
-        return document
+
+    def _refusal(self, response: http.client.HTTPResponse, document: object) -> RefusedError:
+        detail = document.get("detail") if isinstance(document, dict) else None
+        return RefusedError(self._url, str(detail or response.reason), response.status)
 
     def _parsed(self, parse: Callable[[D], T], document: D) -> T:
         try:
             return parse(document)
         except (KeyError, TypeError, ValueError) as error:
-            advice = "is this a node, and of the same version?"
-            raise UnreachableError(self._url, f"unexpected answer ({error!r}); {advice}") from error
+            raise self._senseless(repr(error)) from error
+
+    def _senseless(self, why: str) -> UnreachableError:
+        return UnreachableError(self._url, f"unexpected answer ({why}); is this a node, and of the same version?")
+
+    def _chunks(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
+        """Yield an answer as it arrives."""
+        while True:
+            with self._answering():
+                chunk = response.read1(RECEIVE_BYTES)
+            if not chunk:
+                return
+            yield chunk
 
 
 class _OwnSocketConnection(http.client.HTTPConnection):

@@ -16,6 +16,7 @@ COMMANDS = {
     "config": "replicator.cli.commands.nodes.config:config",
     "diff": "spark.job.command:diff",
     "explain": "replicator.cli.commands.mail.explain:explain",
+    "export": "replicator.cli.commands.mail.export_mail:export_mail",
     "health": "replicator.cli.commands.nodes.health:health",
     "import": "replicator.cli.commands.mail.import_mail:import_mail",
     "inventory": "replicator.cli.commands.repair.inventory:inventory",

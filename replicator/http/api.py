@@ -19,9 +19,9 @@
 
 A folder name in a path is one segment (`Archive%2F2024`); `flags` are separated by spaces, in UTF-8 and percent-encoded
 like everything else. A batch is MessagePack: an array with `[received_ms or nil, [flag, ...], body]` for each message,
-`BATCH_MAX` at most. Folders are in `mail.folder_routes`, long-running operations in `tasks.routes`, what happened to
-mail in `story_routes`, sessions in `session_routes`, users in `users.routes`, answers for proxies in `proxy_routes`,
-the page for operators in `page`.
+`BATCH_MAX` at most. Folders are in `mail.folder_routes`, mail to take away in `mail.mail_routes`, long-running
+operations in `tasks.routes`, what happened to mail in `story_routes`, sessions in `session_routes`, users in
+`users.routes`, answers for proxies in `proxy_routes`, the page for operators in `page`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from protocol.values import UID_MAX
 from replicator.errors import ConfigError
 from replicator.http.mail.folder_routes import FOLDER_ROUTES
-from replicator.http.message import Caller, ProblemError, Request, Response, encode_list, json_response
+from replicator.http.mail.mail_routes import MAIL_ROUTES
+from replicator.http.message import MSGPACK_TYPE, Caller, ProblemError, Request, Response, encode_list, json_response
 from replicator.http.page.routes import PAGE_ROUTES
 from replicator.http.parameters import TIME_MAX_MS, no_such_user, number
 from replicator.http.proxy_routes import PROXY_ROUTES
@@ -55,7 +56,6 @@ from replicator.runtime.metrics import exposition
 from replicator.status import CheckpointOutcome, CheckpointResult, CheckpointStatus, QuotaStatus, SearchTextStatus
 
 MESSAGE_TYPE = "message/rfc822"
-BATCH_TYPE = "application/vnd.msgpack"
 BATCH_MAX = 1000
 MESSAGES_PAGE = 5000  # some 500 KiB of JSON: a few milliseconds of the event loop
 CHECKPOINT_WAIT_S = 30.0  # less than the time limit of a request, and than callers wait for an answer
@@ -259,10 +259,11 @@ ROUTES: tuple[Route[HttpServices], ...] = (
         "/api/v1/users/{user}/messages/batch",
         post_batch,
         query=frozenset({"mailbox"}),
-        body_type=BATCH_TYPE,
+        body_type=MSGPACK_TYPE,
     ),
     *TASK_ROUTES,
     *FOLDER_ROUTES,
+    *MAIL_ROUTES,
     *STORY_ROUTES,
     *SESSION_ROUTES,
     *PROXY_ROUTES,

@@ -1,1 +1,1 @@
-"""Routes of a user's mail: folders."""
+"""Routes of a user's mail: folders, and mail to take away."""
