@@ -269,7 +269,8 @@ class NodeClient:
         try:
             yield from mails(self._chunks(response), self._senseless)
         finally:
-            self._connection.close()  # the answer may not have been read to its end
+            response.close()  # it may not have been read to its end
+            self._connection.close()
 
     def start(self, task: TaskKind[S], options: Mapping[str, object]) -> S:
         """Start a task."""

@@ -17,6 +17,7 @@ COMMANDS = {
     "diff": "spark.job.command:diff",
     "explain": "replicator.cli.commands.mail.explain:explain",
     "export": "replicator.cli.commands.mail.export_mail:export_mail",
+    "fetch": "replicator.cli.commands.mail.fetch:fetch",
     "health": "replicator.cli.commands.nodes.health:health",
     "import": "replicator.cli.commands.mail.import_mail:import_mail",
     "inventory": "replicator.cli.commands.repair.inventory:inventory",
