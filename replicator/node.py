@@ -62,6 +62,7 @@ from replicator.runtime.metrics import (
 from replicator.runtime.objects import ObjectStore
 from replicator.runtime.process.loop_watch import LoopWatch
 from replicator.runtime.process.service_manager import ServiceManager
+from replicator.runtime.sessions import NodeSessions, Sessions
 from replicator.store.attachments.disk import DiskFiles
 from replicator.store.attachments.files import Files
 from replicator.store.checkpoints.archive import Archive
@@ -170,6 +171,7 @@ async def run_node(
             refusals=refusals,
             reloading=reloading,
             user_table=user_table,
+            processes=doors,
         )
         async with own_socket(config.node.own_socket) as own, trio.open_nursery() as nursery:
             listeners = [(await listen(address) if address else own, handler) for address, handler in handlers]
@@ -351,12 +353,14 @@ def _doors(
     refusals: RefusalMetrics,
     reloading: Reloading,
     user_table: ClusterUsers | None,
+    processes: Doors,
 ) -> Iterator[tuple[PeerAddress | None, Handler]]:
     """Yield each address to listen on with its connection handler. None: the node's own socket.
 
-    Doors in processes of their own are not among them. `shown`: the metrics that HTTP shows.
+    Doors in processes of their own are not among them: `processes` has those. `shown`: the metrics that HTTP shows.
     """
     doors, sid, tls = config.listen, config.node.id, Tls(certificates)
+    sessions = Sessions(clock_ms=environment.clock_ms)
     imap = ImapServices(
         mail=mail,
         users=users,
@@ -369,6 +373,7 @@ def _doors(
         refusals=refusals,
         headers=HeaderCache(config.limits.imap_header_cache_bytes, registry),
         clock_ms=environment.clock_ms,
+        sessions=sessions,
     )
     host, lmtp_metrics = host_name(sid, config.node.cluster), LmtpMetrics(registry)
     lmtp = LmtpServer(
@@ -380,6 +385,7 @@ def _doors(
             metrics=lmtp_metrics,
             limits=config.limits,
             refusals=refusals,
+            sessions=sessions,
         )
     )
     http_metrics = HttpMetrics(registry)
@@ -391,6 +397,7 @@ def _doors(
         checkpoints=coordinator.log_truncation,
         tasks=tasks,
         stories=stories,
+        sessions=NodeSessions(sessions, processes.sessions),
         users=users,
         oversight=users,
         registry=shown,
@@ -403,6 +410,7 @@ def _doors(
         destinations=_destinations_of(config),
         servers=MailServers(users, config.clusters) if config.clusters else None,
         user_table=user_table,
+        keep_expunged_s=config.content.keep_expunged_s,
     )
     yield None, HttpServer(http, Access(by_own_socket=True)).serve
     if doors.peer:

@@ -49,6 +49,29 @@ class MailboxStatus:
     master: str | None  # SID, if known here
 
 
+@dataclass(frozen=True, slots=True)
+class FolderCounts:
+    """A folder of a user, as IMAP clients see it at this node."""
+
+    name: str
+    mailbox_id: str  # hexadecimal
+    uidvalidity: int
+    subscribed: bool
+    messages: int
+    unseen: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FolderList:
+    """All folders of a user: INBOX first, the rest by name. `stray_subscriptions`: names without a folder."""
+
+    user: str
+    folders: tuple[FolderCounts, ...]
+    stray_subscriptions: tuple[str, ...]
+    keep_expunged_s: float
+
+
 @dataclass(slots=True)
 class PurgeResult:
     """The counts of what was removed of a former user's mail. `more`: ask again, there is more."""

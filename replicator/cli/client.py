@@ -10,7 +10,8 @@ import json
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -21,14 +22,17 @@ from urllib.parse import quote, urlencode
 
 import msgpack
 
-from protocol.units import MIB
+from protocol.units import KIB, MIB
 from replicator.cli.documents import parsed
+from replicator.cli.mail_stream import Mail, mails
 from replicator.cli.target import AUTHORITIES_VARIABLE, TOKEN_VARIABLE, CommandError, NodeUrl
 from replicator.runtime.files.disk_room import DiskRoom
+from replicator.runtime.sessions import SessionStatus
 from replicator.status import (
     CertificateStatus,
     CheckpointResult,
     CheckpointStatus,
+    FolderList,
     LinkStatus,
     MailboxStatus,
     NodeStatus,
@@ -57,6 +61,7 @@ from replicator.users import Account, Penalty, Trial
 
 TIMEOUT_S = 90.0  # longer than any wait of the node itself
 JSON, MSGPACK = "application/json", "application/vnd.msgpack"
+RECEIVE_BYTES = 64 * KIB
 ANSWER_BYTES_MAX = 256 * MIB  # the list of a million mailboxes
 USERS_AT_ONCE = 200
 SHOWN_MAX = 200  # characters of an answer that makes no sense
@@ -185,27 +190,46 @@ class NodeClient:
 
     def make_folder(self, user: str, name: str) -> None:
         """Create the folder unless it exists."""
-        self._ask("PUT", f"/api/v1/users/{_segment(user)}/folders/{_segment(name)}")
+        self._ask("PUT", _folder(user, name))
+
+    def folders(self, user: str) -> FolderList:
+        """Return the user's folders and subscriptions."""
+        return self._parsed(partial(parsed, FolderList), self._ask("GET", f"/api/v1/users/{_segment(user)}/folders"))
+
+    def create_folder(self, user: str, name: str) -> None:
+        """Create a folder that does not exist."""
+        self._ask("PUT", _folder(user, name), {"new": "true"})
+
+    def rename_folder(self, user: str, old: str, new: str) -> None:
+        """Rename a folder with all below it."""
+        self._ask("PUT", f"{_folder(user, old)}/name", {"to": new})
+
+    def delete_folder(self, user: str, name: str) -> None:
+        """Delete a folder with its mail."""
+        self._ask("DELETE", _folder(user, name))
+
+    def subscribe(self, user: str, name: str, *, subscribed: bool) -> None:
+        """Subscribe the user to a name, or end that."""
+        method = "PUT" if subscribed else "DELETE"
+        self._ask(method, f"/api/v1/users/{_segment(user)}/subscriptions/{_segment(name)}")
 
     def master(self, user: str, mailbox: str) -> str | None:
         """Return the folder's master, if the node knows it."""
-        return self._parsed(
-            _master, self._ask("GET", f"/api/v1/users/{_segment(user)}/folders/{_segment(mailbox)}/master")
-        )
+        return self._parsed(_master, self._ask("GET", f"{_folder(user, mailbox)}/master"))
 
     def move_master(self, user: str, mailbox: str, node: str) -> None:
         """Make a node the folder's master."""
-        self._ask("PUT", f"/api/v1/users/{_segment(user)}/folders/{_segment(mailbox)}/master", {"node": node})
+        self._ask("PUT", f"{_folder(user, mailbox)}/master", {"node": node})
 
     def mailbox(self, user: str, mailbox: str) -> MailboxStory:
         """Return what the node knows of a folder."""
-        document = self._ask("GET", f"/api/v1/users/{_segment(user)}/folders/{_segment(mailbox)}")
+        document = self._ask("GET", _folder(user, mailbox))
         return self._parsed(partial(parsed, MailboxStory), document)
 
     def mail(self, user: str, mailbox: str, asked: AskedMail) -> MailStory:
         """Return what the node knows of a mail, and of others like it."""
         query = {"uid": asked.uid, "guid": asked.guid and asked.guid.hex(), "message_id": asked.message_id}
-        path = f"/api/v1/users/{_segment(user)}/folders/{_segment(mailbox)}/story"
+        path = f"{_folder(user, mailbox)}/story"
         given = {name: str(value) for name, value in query.items() if value is not None}
         return self._parsed(partial(parsed, MailStory), self._ask("GET", path, given))
 
@@ -215,6 +239,15 @@ class NodeClient:
         query = {"last": str(last), "since_ms": str(since_ms)}
         document = self._ask("GET", f"/api/v1/users/{_segment(user)}{folder}/log", query)
         return self._parsed(partial(parsed, LoggedHistory), document)
+
+    def sessions(self, user: str | None, address: str | None) -> list[SessionStatus]:
+        """Return the node's sessions, or those of a user, or from an address or network."""
+        return self._parsed(_sessions, self._ask("GET", "/api/v1/sessions", _given(user=user, address=address)))
+
+    def end_sessions(self, user: str | None, address: str | None, named: str | None) -> list[SessionStatus]:
+        """End the sessions that have all of what is given, of a user, an address or network, and an id; return them."""
+        query = _given(user=user, address=address, id=named)
+        return self._parsed(_sessions, self._ask("DELETE", "/api/v1/sessions", query))
 
     def checkpoint(self) -> CheckpointResult:
         """Write checkpoints of all changes. Return the state afterwards or, if it takes long, so far."""
@@ -252,6 +285,22 @@ class NodeClient:
         path = f"/api/v1/users/{_segment(user)}/messages/batch"
         self._ask("POST", path, {"mailbox": mailbox}, msgpack.packb(batch), MSGPACK)
 
+    def mails(self, user: str, mailbox: str, uid: int | None = None) -> Generator[Mail, None, None]:
+        """Yield the mail of a folder, or the one with this UID. Take the pieces of each before the next one.
+
+        The generator is to be closed before the client is used again. Taking pieces raises the same errors.
+        """
+        target = f"{_folder(user, mailbox)}/mail" + ("" if uid is None else f"?uid={uid}")
+        with self._answering():
+            response = self._request("GET", target)
+            if response.status != HTTPStatus.OK:
+                raise self._refusal(response, self._parsed(json.loads, response.read(ANSWER_BYTES_MAX)))
+        try:
+            yield from mails(self._chunks(response), self._senseless)
+        finally:
+            response.close()  # it may not have been read to its end
+            self._connection.close()
+
     def start(self, task: TaskKind[S], options: Mapping[str, object]) -> S:
         """Start a task."""
         body = json.dumps(options).encode()
@@ -277,29 +326,58 @@ class NodeClient:
     ) -> object:
         target = f"{path}?{urlencode(query)}" if query else path
         headers = {} if body is None else {"Content-Type": content_type}
-        if self._url.token is not None and self._url.socket is None:
-            headers["Authorization"] = f"Bearer {self._url.token}"
-        try:
-            self._connection.request(method, target, body, headers)
-            response = self._connection.getresponse()
+        with self._answering():
+            response = self._request(method, target, body, headers)
             answer = response.read(ANSWER_BYTES_MAX)
+        document = self._parsed(json.loads, answer)
+        if response.status >= HTTPStatus.BAD_REQUEST and response.status not in accepted:
+            raise self._refusal(response, document)
+        return document
+
+    @property
+    def _shows_token(self) -> bool:
+        return self._url.token is not None and self._url.socket is None
+
+    def _request(
+        self, method: str, target: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> http.client.HTTPResponse:
+        """Send a request and return the answer, of which the head has arrived. Raises as `_answering` expects."""
+        shown = {"Authorization": f"Bearer {self._url.token}"} if self._shows_token else {}
+        self._connection.request(method, target, body, {**(headers or {}), **shown})
+        return self._connection.getresponse()
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Raise UnreachableError if the connection fails in this block."""
+        try:
+            yield
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             raise UnreachableError(self._url, _why_unreachable(self._url, error)) from error
-        document = self._parsed(json.loads, answer)
-        if response.status >= HTTPStatus.BAD_REQUEST and response.status not in accepted:
-            detail = document.get("detail") if isinstance(document, dict) else None
-            if response.status == HTTPStatus.UNAUTHORIZED and "Authorization" not in headers:
-                detail = TOKEN_NEEDED
-            raise RefusedError(self._url, str(detail or response.reason), response.status)
-        return document
+
+    def _refusal(self, response: http.client.HTTPResponse, document: object) -> RefusedError:
+        detail = document.get("detail") if isinstance(document, dict) else None
+        if response.status == HTTPStatus.UNAUTHORIZED and not self._shows_token:
+            detail = TOKEN_NEEDED
+        return RefusedError(self._url, str(detail or response.reason), response.status)
 
     def _parsed(self, parse: Callable[[D], T], document: D) -> T:
         try:
             return parse(document)
         except (KeyError, TypeError, ValueError) as error:
-            advice = "is this a node, and of the same version?"
-            raise UnreachableError(self._url, f"unexpected answer ({error!r}); {advice}") from error
+            raise self._senseless(repr(error)) from error
+
+    def _senseless(self, why: str) -> UnreachableError:
+        return UnreachableError(self._url, f"unexpected answer ({why}); is this a node, and of the same version?")
+
+    def _chunks(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
+        """Yield an answer as it arrives."""
+        while True:
+            with self._answering():
+                chunk = response.read1(RECEIVE_BYTES)
+            if not chunk:
+                return
+            yield chunk
 
 
 class _OwnSocketConnection(http.client.HTTPConnection):
@@ -341,6 +419,14 @@ def _why_unreachable(url: NodeUrl, error: OSError | http.client.HTTPException) -
     may_be_tls = isinstance(error, ConnectionResetError) and not url.tls and not url.socket
     advice = " If it takes HTTPS only, use https://" if may_be_tls else ""
     return f"no answer{where} ({reason}); is the node running?{advice}"
+
+
+def _folder(user: str, name: str) -> str:
+    return f"/api/v1/users/{_segment(user)}/folders/{_segment(name)}"
+
+
+def _given(**values: str | None) -> dict[str, str]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _segment(text: str) -> str:
@@ -439,6 +525,10 @@ def _master(document: object) -> str | None:
 
 def _purge_result(document: object) -> PurgeResult:
     return PurgeResult(**cast("_Object", document))
+
+
+def _sessions(document: object) -> list[SessionStatus]:
+    return [SessionStatus(**fields) for fields in cast("list[_Object]", document)]
 
 
 def _names(document: object) -> list[str]:

@@ -17,9 +17,12 @@ COMMANDS = {
     "config": "replicator.cli.commands.nodes.config:config",
     "diff": "spark.job.command:diff",
     "explain": "replicator.cli.commands.mail.explain:explain",
+    "export": "replicator.cli.commands.mail.export_mail:export_mail",
+    "fetch": "replicator.cli.commands.mail.fetch:fetch",
     "health": "replicator.cli.commands.nodes.health:health",
     "import": "replicator.cli.commands.mail.import_mail:import_mail",
     "inventory": "replicator.cli.commands.repair.inventory:inventory",
+    "kick": "replicator.cli.commands.nodes.sessions:kick",
     "log": "replicator.cli.commands.mail.log:log",
     "mailbox": "replicator.cli.commands.mail.mailbox:mailbox",
     "master": "replicator.cli.commands.mail.master:master",
@@ -35,6 +38,7 @@ COMMANDS = {
     "token": "replicator.cli.commands.credentials.token:token",
     "undelete": "replicator.cli.commands.mail.undelete:undelete",
     "user": "replicator.cli.commands.credentials.user:user",
+    "who": "replicator.cli.commands.nodes.sessions:who",
 }
 
 cli = LazyGroup(

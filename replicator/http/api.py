@@ -7,7 +7,6 @@
 | `GET /metrics` | Prometheus text |
 | `GET /api/v1/status` | `NodeStatus` |
 | `GET /api/v1/mailboxes?user=` | `MailboxStatus` of each mailbox; 404 if there is no such user |
-| `PUT /api/v1/users/USER/folders/NAME` | 201 if the folder was created, 200 if it existed |
 | `GET /api/v1/users/USER/folders/NAME/master` | the folder's master; null: this node has not needed it yet |
 | `PUT /api/v1/users/USER/folders/NAME/master?node=` | the master, which that node is now |
 | `GET /api/v1/users/USER/quota` | `QuotaStatus` |
@@ -21,8 +20,9 @@
 
 A folder name in a path is one segment (`Archive%2F2024`); `flags` are separated by spaces, in UTF-8 and percent-encoded
 like everything else. A batch is MessagePack: an array with `[received_ms or nil, [flag, ...], body]` for each message,
-`BATCH_MAX` at most. Long-running operations are in `task_routes`, what happened to mail in `story_routes`, users in
-`user_routes`, answers for proxies in `proxy_routes`, the page for operators in `page`.
+`BATCH_MAX` at most. Folders are in `mail.folder_routes`, mail to take away in `mail.mail_routes`, long-running
+operations in `tasks.routes`, what happened to mail in `story_routes`, sessions in `session_routes`, users in
+`users.routes`, answers for proxies in `proxy_routes`, the page for operators in `page`.
 """
 
 from __future__ import annotations
@@ -38,29 +38,40 @@ import trio
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from protocol.values import UID_MAX
-from replicator.errors import ConfigError, FolderExistsError, FolderNotFoundError
+from replicator.errors import ConfigError
 from replicator.http.documents import (
     BatchDocument,
-    FolderDocument,
     HealthDocument,
     LivenessDocument,
     MasterDocument,
     MessagesDocument,
     SavedDocument,
 )
-from replicator.http.message import Caller, ProblemError, Request, Response, encode_json, encode_list, json_response
+from replicator.http.mail.folder_routes import FOLDER_ROUTES
+from replicator.http.mail.mail_routes import MAIL_ROUTES
+from replicator.http.message import (
+    MSGPACK_TYPE,
+    Caller,
+    ProblemError,
+    Request,
+    Response,
+    encode_json,
+    encode_list,
+    json_response,
+)
 from replicator.http.openapi import openapi_document
 from replicator.http.page.routes import PAGE_ROUTES
 from replicator.http.parameters import TIME_MAX_MS, no_such_user, number
 from replicator.http.proxy_routes import PROXY_ROUTES
 from replicator.http.routing import Route
-from replicator.http.services import HttpServices
+from replicator.http.services import HttpServices, known_user
+from replicator.http.session_routes import SESSION_ROUTES
 from replicator.http.story_routes import STORY_ROUTES
 from replicator.http.tasks.routes import TASK_ROUTES
 from replicator.http.users.login_routes import LOGIN_ROUTES
 from replicator.http.users.routes import USER_ROUTES
 from replicator.mail.flags import settable_in
-from replicator.mail.mailstore import INBOX, Folder, NewMessage, SavedMessage, canonical_name
+from replicator.mail.mailstore import INBOX, NewMessage, SavedMessage, canonical_name
 from replicator.runtime.metrics import exposition
 from replicator.status import (
     CertificateStatus,
@@ -74,7 +85,6 @@ from replicator.status import (
 )
 
 MESSAGE_TYPE = "message/rfc822"
-BATCH_TYPE = "application/vnd.msgpack"
 BATCH_MAX = 1000
 MESSAGES_PAGE = 5000  # some 500 KiB of JSON: a few milliseconds of the event loop
 CHECKPOINT_WAIT_S = 30.0  # less than the time limit of a request, and than callers wait for an answer
@@ -114,23 +124,9 @@ async def get_mailboxes(services: HttpServices, request: Request) -> Response:
     return Response(HTTPStatus.OK, await services.run_in_thread(encode))
 
 
-async def put_folder(services: HttpServices, request: Request) -> Response:
-    """Ensure that a folder exists. Idempotent."""
-    user, name = _known_user(services, request), canonical_name(request.path["name"])
-    try:
-        return json_response(_folder_document(await services.mail.folder(user, name)))
-    except FolderNotFoundError:
-        pass
-    try:
-        folder = await services.mail.create_folder(user, name)
-    except FolderExistsError:  # another request was faster
-        return json_response(_folder_document(await services.mail.folder(user, name)))
-    return json_response(_folder_document(folder), HTTPStatus.CREATED)
-
-
 async def get_quota(services: HttpServices, request: Request) -> Response:
     """Return the usage at this node and the limits of the user's mail."""
-    user = _known_user(services, request)
+    user = known_user(services, request)
     quota = await services.mail.quota(user)
     limits = quota.limits
     status = QuotaStatus(user, quota.storage_bytes, limits.storage_bytes, quota.messages, limits.messages)
@@ -139,13 +135,13 @@ async def get_quota(services: HttpServices, request: Request) -> Response:
 
 async def get_master(services: HttpServices, request: Request) -> Response:
     """Return the folder's master."""
-    folder = await services.mail.folder(_known_user(services, request), canonical_name(request.path["name"]))
+    folder = await services.mail.folder(known_user(services, request), canonical_name(request.path["name"]))
     return json_response({"master": await services.masters.master_of(folder)})
 
 
 async def put_master(services: HttpServices, request: Request) -> Response:
     """Make a node the folder's master. Idempotent."""
-    folder = await services.mail.folder(_known_user(services, request), canonical_name(request.path["name"]))
+    folder = await services.mail.folder(known_user(services, request), canonical_name(request.path["name"]))
     node = request.query.get("node", services.sid)
     await services.masters.move_to(folder, node)
     return json_response({"master": node})
@@ -188,7 +184,7 @@ async def post_search_rebuild(services: HttpServices, _request: Request) -> Resp
 
 async def list_messages(services: HttpServices, request: Request) -> Response:
     """Return UID and hash of a folder's messages, for `import` to skip. `more`: ask again after the last UID."""
-    user = _known_user(services, request)
+    user = known_user(services, request)
     after = number(request, "after", UID_MAX) or 0
     folder = await services.mail.folder(user, canonical_name(request.query.get("mailbox", INBOX)))
     messages = (await services.mail.open_mailbox(folder)).messages
@@ -204,7 +200,7 @@ async def list_messages(services: HttpServices, request: Request) -> Response:
 
 async def post_message(services: HttpServices, request: Request) -> Response:
     """Store the message in the request's body. UID null: this node does not show it yet."""
-    user = _known_user(services, request)
+    user = known_user(services, request)
     if not request.body:
         raise ProblemError(HTTPStatus.BAD_REQUEST, "the message is empty")
     folder = await services.mail.folder(user, canonical_name(request.query.get("mailbox", INBOX)))
@@ -219,7 +215,7 @@ async def post_message(services: HttpServices, request: Request) -> Response:
 
 async def post_batch(services: HttpServices, request: Request) -> Response:
     """Store the messages in the request's body, in their order, all or none. For UIDs see `post_message`."""
-    user = _known_user(services, request)
+    user = known_user(services, request)
     folder = await services.mail.folder(user, canonical_name(request.query.get("mailbox", INBOX)))
     batch = await services.run_in_thread(partial(_batch, request.body))
     settable = {flags: await settable_in(services.mail, folder, flags) for flags in {flags for _, flags, _ in batch}}
@@ -274,25 +270,12 @@ def _checkpoint_response(
     return json_response(asdict(CheckpointResult(**asdict(status), outcome=outcome)), code)
 
 
-def _known_user(services: HttpServices, request: Request) -> str:
-    name = request.path["user"]
-    user = services.users.find(name)
-    if user is None:
-        raise no_such_user(name)
-    return user
-
-
-def _folder_document(folder: Folder) -> dict[str, object]:
-    return {"name": folder.name, "mailbox_id": folder.mailbox_id.hex(), "uidvalidity": folder.uidvalidity}
-
-
 ROUTES: tuple[Route[HttpServices], ...] = (
     Route("GET", "/healthz", get_health, is_open=True, answer=HealthDocument),
     Route("GET", "/livez", get_liveness, answer=LivenessDocument),
     Route("GET", "/metrics", get_metrics),
     Route("GET", "/api/v1/status", get_status, answer=NodeStatus),
     Route("GET", "/api/v1/mailboxes", get_mailboxes, query=frozenset({"user"}), answer=list[MailboxStatus]),
-    Route("PUT", "/api/v1/users/{user}/folders/{name}", put_folder, answer=FolderDocument),
     Route("GET", "/api/v1/users/{user}/quota", get_quota, answer=QuotaStatus),
     Route("GET", "/api/v1/users/{user}/folders/{name}/master", get_master, answer=MasterDocument),
     Route(
@@ -325,11 +308,14 @@ ROUTES: tuple[Route[HttpServices], ...] = (
         "/api/v1/users/{user}/messages/batch",
         post_batch,
         query=frozenset({"mailbox"}),
-        body_type=BATCH_TYPE,
+        body_type=MSGPACK_TYPE,
         answer=BatchDocument,
     ),
     *TASK_ROUTES,
+    *FOLDER_ROUTES,
+    *MAIL_ROUTES,
     *STORY_ROUTES,
+    *SESSION_ROUTES,
     *PROXY_ROUTES,
     *USER_ROUTES,
     *LOGIN_ROUTES,

@@ -28,6 +28,13 @@ class FolderDocument(TypedDict):
     uidvalidity: int
 
 
+class SubscriptionDocument(TypedDict):
+    """A name, and whether the user is subscribed to it."""
+
+    name: str
+    subscribed: bool
+
+
 class MasterDocument(TypedDict):
     """The SID of a folder's master; None: not known."""
 

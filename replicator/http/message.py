@@ -7,7 +7,7 @@ become one.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from http import HTTPStatus
@@ -36,6 +36,7 @@ from replicator.errors import (
 JSON_TYPE = "application/json"
 PROBLEM_TYPE = "application/problem+json"
 EVENTS_TYPE = "text/event-stream"
+MSGPACK_TYPE = "application/vnd.msgpack"
 
 T = TypeVar("T")
 
@@ -97,6 +98,17 @@ class EventStream:
 
     next: Callable[[], Awaitable[bytes]]
     most_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PieceStream:
+    """Output of a handler that is made while it is sent, of any size. `pieces` has an end, and raises nothing.
+
+    The server breaks it off if its client would no longer be allowed to ask for it.
+    """
+
+    pieces: AsyncGenerator[bytes, None]
+    content_type: str
 
 
 class ProblemError(Exception):

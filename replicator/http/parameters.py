@@ -10,17 +10,21 @@ TIME_MAX_MS = 2**48 - 1  # as many bits as a stamp has (design section 2)
 
 
 PARAMETERS = {
+    "address": "an IP address, or a network such as 10.1.0.0/16 (all)",
     "after": "a UID; only messages above it (0)",
     "flags": "flags and keywords, separated by spaces (none)",
     "guid": "the mail with this GUID, in hexadecimal",
+    "id": "a session (all)",
     "last": "so many entries at most, up to 10,000 (50)",
     "mailbox": "the folder (INBOX)",
     "message_id": "mails with this Message-ID, without its angle brackets",
     "name": "the folder, or of the page the file",
+    "new": "`true`: the folder must not exist (false)",
     "node": "the new master (the node itself)",
     "of": "a user or an address (all)",
     "received_ms": "the date of its receipt (now)",
     "since_ms": "only entries since then (all)",
+    "to": "the new name",
     "uid": "the mail that has, or had, this UID",
     "user": "the user's name",
     "wait": "`true`: answer when the task has ended, or after a second",
@@ -41,6 +45,21 @@ def number(request: Request, name: str, maximum: int, minimum: int = 0) -> int |
     if not is_number or not minimum <= int(text) <= maximum:
         raise ProblemError(HTTPStatus.BAD_REQUEST, f"query: {name} must be a number from {minimum} to {maximum}")
     return int(text)
+
+
+def flag(request: Request, name: str) -> bool:
+    """Return whether a flag of the query is `true`; False if it is not there. Raises ProblemError."""
+    given = request.query.get(name, "false")
+    if given not in {"true", "false"}:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, f"query: {name} must be true or false")
+    return given == "true"
+
+
+def text(request: Request, name: str) -> str:
+    """Return a text of the query, which must be there. Raises ProblemError."""
+    if name not in request.query:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, f"query: {name} is missing")
+    return request.query[name]
 
 
 def no_such_user(name: str) -> ProblemError:

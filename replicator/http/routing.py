@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Generic, TypeVar
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from replicator.http.message import EventStream, Head, ProblemError, Request, Response
+from replicator.http.message import EventStream, Head, PieceStream, ProblemError, Request, Response
 
 Services = TypeVar("Services")
 
@@ -32,7 +32,7 @@ class Route(Generic[Services]):
 
     method: str
     path: str
-    handler: Callable[[Services, Request], Awaitable[Response | EventStream]]
+    handler: Callable[[Services, Request], Awaitable[Response | EventStream | PieceStream]]
     query: frozenset[str] = frozenset()
     body_type: str | None = None
     is_open: bool = False

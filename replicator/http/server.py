@@ -1,19 +1,20 @@
 """Trio adapter of HTTP/1.1: one task per connection, h11, one request at a time.
 
 Pipelined requests wait in the socket's buffer while one is served, so a connection never holds more than a head, a body
-and a response, or one event of a stream. Every wait here has a deadline. Errors of the peer, of the request and of the
-mail store become problem documents in `_Connection._answer` and `_Connection.serve`, nowhere else.
+and a response, or one event or piece of a stream. Every wait here has a deadline. Errors of the peer, of the request
+and of the mail store become problem documents in `_Connection._answer` and `_Connection.serve`, nowhere else.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing
 from dataclasses import replace
 from email.utils import formatdate
 from functools import partial
 from http import HTTPStatus
+from typing import TypeAlias
 
 import h11
 import trio
@@ -29,6 +30,7 @@ from replicator.http.message import (
     EventStream,
     Head,
     Headers,
+    PieceStream,
     ProblemError,
     Request,
     Response,
@@ -58,6 +60,9 @@ DRAIN_S = 5.0  # lets a client finish sending a refused body, so that it sees th
 
 # Responses describe the moment and must not be cached, nor interpreted as another content type.
 COMMON_HEADERS: Headers = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
+
+
+Stream: TypeAlias = EventStream | PieceStream
 
 
 class HttpServer:
@@ -117,7 +122,7 @@ class _Connection:
             while (head := await self._receive_head()) is not None:
                 with ExitStack() as in_work:
                     answer = await self._answer(head, partial(in_work.enter_context, place.busy()))
-                    response = await self._stream_events(answer) if isinstance(answer, EventStream) else answer
+                    response = answer if isinstance(answer, Response) else await self._stream_out(answer)
                     if response is not None:
                         await self._respond(response, last=self._http.their_state is not h11.DONE)
                 if self._http.our_state is not h11.DONE:
@@ -135,7 +140,7 @@ class _Connection:
         if self._http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
             await self._respond(problem.response(), last=True)
 
-    async def _answer(self, head: Head, keep_place: Callable[[], object]) -> Response | EventStream:
+    async def _answer(self, head: Head, keep_place: Callable[[], object]) -> Response | Stream:
         """Answer a request. Strangers do not keep their places: one who does not read would have it for a minute."""
         try:
             if not head.has_body:
@@ -157,7 +162,7 @@ class _Connection:
         except MailError as error:
             return problem_of(error).response()
 
-    async def _handle(self, route: Route[HttpServices], request: Request) -> Response | EventStream:
+    async def _handle(self, route: Route[HttpServices], request: Request) -> Response | Stream:
         try:
             with trio.fail_after(HANDLER_S):
                 return await route.handler(self._services, request)
@@ -212,18 +217,21 @@ class _Connection:
         with trio.fail_after(SEND_S):
             await self._send(head, h11.Data(data=body), h11.EndOfMessage())
 
-    async def _stream_events(self, stream: EventStream) -> Response | None:
-        """Send events until the time is over or the client may no longer ask. Return a refusal if none can be sent."""
+    async def _stream_out(self, stream: Stream) -> Response | None:
+        """Send a stream until it ends or the client may no longer ask. Return a refusal if none can be sent."""
         try:
             self._streams.acquire_nowait()
         except trio.WouldBlock:
             self._services.refusals.refused("http", "http_streams")
             detail = (
-                f"{self._streams.total_tokens} streams of events are open already, the limit here; close some pages"
+                f"{self._streams.total_tokens} streams are open already, the limit here; close some pages, or try later"
             )
             return ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, detail).response()
         try:
-            await self._send_events(stream)
+            if isinstance(stream, EventStream):
+                await self._send_events(stream)
+            else:
+                await self._send_pieces(stream)
         finally:
             self._streams.release()
         return None
@@ -242,6 +250,23 @@ class _Connection:
                 await self._send(h11.Data(data=event))
         with trio.fail_after(SEND_S):
             await self._send(h11.EndOfMessage())
+
+    async def _send_pieces(self, stream: PieceStream) -> None:
+        """Send the pieces in chunks. A client of HTTP/1.1 notices if they are broken off: the last chunk is missing."""
+        async with aclosing(stream.pieces) as pieces:
+            with trio.fail_after(SEND_S):
+                await self._send(self._head(HTTPStatus.OK, stream.content_type, (), last=True))
+            while self._method != "HEAD":
+                with trio.fail_after(HANDLER_S):
+                    piece = await anext(pieces, None)
+                if piece is None:
+                    break
+                if not self._is_admitted():
+                    raise trio.BrokenResourceError("the client may no longer ask")
+                with trio.fail_after(SEND_S):
+                    await self._send(h11.Data(data=piece))
+            with trio.fail_after(SEND_S):
+                await self._send(h11.EndOfMessage())
 
     def _is_admitted(self) -> bool:
         assert self._admit is not None

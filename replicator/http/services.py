@@ -10,12 +10,15 @@ from typing import Generic, Protocol, TypeVar
 import trio
 from prometheus_client import CollectorRegistry
 
-from replicator.config import ClusterConfig, LimitsConfig
-from replicator.errors import OtherClusterError
+from replicator.config import ClusterConfig, ContentConfig, LimitsConfig
+from replicator.errors import OtherClusterError, UsersUnavailableError
+from replicator.http.message import Request
+from replicator.http.parameters import no_such_user
 from replicator.http.tasks.destinations import Destinations
 from replicator.mail.mailstore import Folder, MailStore
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.runtime.metrics import HttpMetrics, RefusalMetrics
+from replicator.runtime.sessions import NodeSessions
 from replicator.status import CertificateStatus, CheckpointStatus, MailboxStatus, NodeStatus, SearchTextStatus
 from replicator.stories import AskedMail, LoggedHistory, MailboxStory, MailStory
 from replicator.tasks import TaskName, TaskOptions, TaskStatus
@@ -231,7 +234,7 @@ class HttpServices:
 
     `search_texts` is None if the node is to keep none, `servers` if no cluster is configured, `user_table` if users
     come from a file. `registry` holds the node's own metrics, never the library's global ones. `overviews` holds the
-    last overview of the node, as `page.events` tells it.
+    last overview of the node, as `page.events` tells it. `keep_expunged_s`: how long the node keeps expunged mail.
     """
 
     sid: str
@@ -245,6 +248,7 @@ class HttpServices:
     stories: StoryTeller
     oversight: UserOversight
     search_texts: SearchTextControl | None = None
+    sessions: NodeSessions = field(default_factory=NodeSessions)
     metrics: HttpMetrics = field(default_factory=HttpMetrics)
     clock_ms: Callable[[], int] = wall_clock_ms
     run_in_thread: ThreadRunner = run_in_thread
@@ -255,10 +259,20 @@ class HttpServices:
     servers: MailServers | None = None
     user_table: UserControl | None = None
     overviews: Shared[tuple[bytes, bytes]] = field(default_factory=Shared)
+    keep_expunged_s: float = field(default_factory=lambda: ContentConfig().keep_expunged_s)
 
     def owner(self, name: str) -> str:
         """Return whose mail is meant: this user's, or that of a deleted user or one of another cluster, by its name."""
         try:
             return self.users.find(name) or name
-        except OtherClusterError:
+        except (OtherClusterError, UsersUnavailableError):  # or the user has just been deleted
             return folded(name)
+
+
+def known_user(services: HttpServices, request: Request) -> str:
+    """Return the user of the path. Raises ProblemError if nobody has this name."""
+    name = request.path["user"]
+    user = services.users.find(name)
+    if user is None:
+        raise no_such_user(name)
+    return user

@@ -33,7 +33,6 @@ from replicator.imap.wire.large_literal import IncomingLiteral
 from replicator.imap.wire.refusals import CommandFailedError, code_of
 from replicator.imap.wire.responses import continuation, status_line, tagged
 from replicator.imap.wire.search_keys import has_numbers
-from replicator.runtime.process.loop_watch import doing
 
 MAX_BAD_COMMANDS = 10  # in a row: the client does not speak IMAP
 
@@ -117,6 +116,7 @@ async def converse(session: Session) -> None:
     await session.connection.flush()
     bad_commands = 0
     while not session.ended:
+        session.does(None)
         understood = await _serve_next(session)
         bad_commands = 0 if understood else bad_commands + 1
         if bad_commands == MAX_BAD_COMMANDS:
@@ -139,7 +139,7 @@ async def _serve_next(session: Session) -> bool:
         await _refuse_frame(session, error)
         return error.recoverable
     assert isinstance(event, Frame), "whoever meets a large literal reads all of it"
-    doing("imap", session.user_or_none, _name_of(event.text))
+    session.does(_name_of(event.text))
     try:
         command = await session.parsed(event)
     except CommandSyntaxError as error:
@@ -169,7 +169,7 @@ async def _serve_waiting(session: Session, begun: ContinuationNeeded) -> bool:
         literal = IncomingLiteral(session.connection, begun)
         with suppress(CommandSyntaxError):  # this literal is another part of the command
             command = await appended(session, begun, literal)
-            doing("imap", session.user_or_none, "APPEND")
+            session.does("APPEND")
             session.check_login()
             return await _run(session, command, "APPEND", literal)
     await session.write([continuation("Send the literal")])
@@ -179,7 +179,7 @@ async def _serve_waiting(session: Session, begun: ContinuationNeeded) -> bool:
 async def _serve_large(session: Session, begun: LargeLiteral) -> bool:
     """Serve a command whose large literal is still arriving. Answer the command once the literal is complete."""
     literal = IncomingLiteral(session.connection, begun)
-    doing("imap", session.user_or_none, _name_of(begun.frame.text))
+    session.does(_name_of(begun.frame.text))
     if verb_of(begun.frame.text) == b"SETMETADATA":
         return await _refuse_value(session, begun, literal)
     try:

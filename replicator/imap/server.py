@@ -22,6 +22,7 @@ from replicator.imap.wire.connection import (
 )
 from replicator.imap.wire.responses import status_line
 from replicator.runtime.logs.fields import LogFields
+from replicator.runtime.places import Place
 
 GOODBYE_S = 1.0  # for telling clients why they must go; a shutdown waits no longer than that
 
@@ -42,16 +43,16 @@ async def serve_imap(
     connection = Connection(
         stream, address, secure=secure, login_s=limits.imap_login_seconds, idle_s=limits.imap_idle_seconds
     )
+    was_ended = False
     try:
         async with services.places.admit(address) as place:
             with services.metrics.connections.track_inprogress():
-                if place is not None and tls_first:
-                    await _begin_tls(connection, services)
                 if place is not None:
-                    await _serve(Session(services, connection, place))
-        if place is None or place.dropped:
+                    was_ended = await _serve(services, connection, place, tls_first=tls_first)
+        if place is None or place.dropped or was_ended:
+            why = "An operator has ended this session" if was_ended else "Too many connections"
             with trio.move_on_after(GOODBYE_S):
-                await _say_bye(connection, "Too many connections; try again later", "UNAVAILABLE")
+                await _say_bye(connection, f"{why}; try again later", "UNAVAILABLE")
     except* ConnectionEndedError as ended:
         _note_end(address, leaves(ended)[0])
     except* FramingError as unframed:  # within a command: in the client's reply to AUTHENTICATE or IDLE
@@ -89,11 +90,17 @@ async def _begin_tls(connection: Connection, services: ImapServices) -> None:
     await connection.start_tls(context)
 
 
-async def _serve(session: Session) -> None:
-    try:
-        await converse(session)
-    finally:
-        session.close()
+async def _serve(services: ImapServices, connection: Connection, place: Place, *, tls_first: bool) -> bool:
+    """Run a session. Return True if an operator has ended it."""
+    session = Session(services, connection, place)
+    with services.sessions.opened("imap", connection.address, session.facts) as opened:
+        if tls_first:
+            await _begin_tls(connection, services)
+        try:
+            await converse(session)
+        finally:
+            session.close()
+    return opened.was_ended
 
 
 async def _say_bye(connection: Connection, text: str, code: str | None = None) -> None:

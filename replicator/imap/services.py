@@ -19,6 +19,7 @@ from replicator.mail.mailstore import MESSAGE_BYTES_MAX, MailStore
 from replicator.runtime.environment import wall_clock_ms
 from replicator.runtime.metrics import ImapMetrics, RefusalMetrics
 from replicator.runtime.places import Doorkeeper, Limit, PlaceLimits, Places
+from replicator.runtime.sessions import Sessions
 from replicator.users import Identity, Login, ScramAttempt, ScramKeys
 
 LONG_COMMAND_BYTES = 2 * KIB
@@ -113,6 +114,7 @@ class ImapServices:
     clock_ms: Callable[[], int] = wall_clock_ms
     doorkeeper: Doorkeeper | None = None  # None: the limits hold for this door alone
     places: Doorkeeper = field(init=False)
+    sessions: Sessions = field(default_factory=Sessions)
 
     async def parsed(self, frame: Frame, *, utf8: bool = False) -> Tagged:
         """Return the command of a frame; a long one is parsed in a thread. Raises as `CommandParser.parse`."""

@@ -25,6 +25,8 @@ from replicator.imap.wire.connection import Connection
 from replicator.imap.wire.refusals import CommandFailedError, limit_named
 from replicator.mail.mailstore import Folder, MailStore
 from replicator.runtime.places import Place
+from replicator.runtime.process.loop_watch import doing
+from replicator.runtime.sessions import Facts
 from replicator.users import Login
 
 _ALWAYS = ("IMAP4rev1", "IMAP4rev2", "SASL-IR", "ID")
@@ -123,6 +125,19 @@ class Session:
         self._aware = Aware()
         self._notifications: Notifications | None = None
         self._read_until = inf
+        self._command: str | None = None
+        self._command_since_ms = services.clock_ms()
+
+    def does(self, command: str | None) -> None:
+        """Note the command that the session runs from now on; None: it waits for the next one."""
+        self._command, self._command_since_ms = command, self.services.clock_ms()
+        if command is not None:
+            doing("imap", self.user_or_none, command)
+
+    def facts(self) -> Facts:
+        """Return what operators are told of the session."""
+        mailbox = self._selection.folder.name if self._selection is not None else None
+        return Facts(self.user_or_none, self._command, self._command_since_ms, mailbox, self.connection.secure)
 
     @property
     def state(self) -> State:

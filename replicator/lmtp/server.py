@@ -12,12 +12,14 @@ from protocol.units import KIB
 from replicator.lmtp import replies
 from replicator.lmtp.delivery import Delivery
 from replicator.lmtp.machine import Envelope, Event, LmtpMachine, MessageBegun, MessageData, MessageEnded, TlsAccepted
+from replicator.lmtp.replies import Reply
 from replicator.lmtp.services import LmtpServices, places_of
 from replicator.mail.mailstore import sending_s
 from replicator.runtime.addresses import client_address
 from replicator.runtime.logs.fields import LogFields
 from replicator.runtime.places import Place
 from replicator.runtime.process.loop_watch import doing
+from replicator.runtime.sessions import Facts, OpenSession
 
 log = logging.getLogger(__name__)
 
@@ -43,15 +45,16 @@ class LmtpServer:
 
         Safe to cancel: messages that were answered are stored, the current one may or may not be.
         """
+        was_ended = False
         try:
             async with stream:
                 address = client_address(stream) if address is None else address
                 connection = _Connection(stream, self._services, address)
                 async with self._doorkeeper.admit(address) as place:
                     if place is not None:
-                        await connection.serve(place)
-                if place is None or place.dropped:
-                    await connection.refuse()
+                        was_ended = await connection.serve(place)
+                if place is None or place.dropped or was_ended:
+                    await connection.refuse(replies.ENDED if was_ended else replies.TOO_MANY_CONNECTIONS)
         except (trio.BrokenResourceError, trio.TooSlowError):
             pass  # the client is gone, or does not read; it sends unanswered messages again
 
@@ -61,6 +64,8 @@ class _Connection:
         self._stream = stream
         self._services = services
         self._client_ip = address or None
+        self._command: str | None = None
+        self._since_ms = services.clock_ms()
         self._machine = LmtpMachine(
             services.node_name,
             services.max_message_bytes,
@@ -68,25 +73,39 @@ class _Connection:
             offers_tls=services.tls() is not None,
         )
 
-    async def refuse(self) -> None:
-        """Reply that there is no place, instead of a greeting or between messages."""
+    async def refuse(self, reply: Reply) -> None:
+        """Reply why the connection ends, instead of a greeting or between messages."""
         with trio.move_on_after(GOODBYE_S):
-            await self._stream.send_all(replies.TOO_MANY_CONNECTIONS.encode())
+            await self._stream.send_all(reply.encode())
 
-    async def serve(self, place: Place) -> None:
-        """Run the dialogue to its end."""
-        doing("lmtp", self._client_ip, "commands")
+    async def serve(self, place: Place) -> bool:
+        """Run the dialogue to its end. Return True if an operator has ended it."""
+        with self._services.sessions.opened("lmtp", self._client_ip or "", self._facts) as opened:
+            await self._serve(place, opened)
+        return opened.was_ended
+
+    def _facts(self) -> Facts:
+        return Facts(None, self._command, self._since_ms, None, isinstance(self._stream, trio.SSLStream))
+
+    def _does(self, command: str | None) -> None:
+        """Note the command that takes time from now on; None: the client is waited for."""
+        self._command, self._since_ms = command, self._services.clock_ms()
+        doing("lmtp", self._client_ip, command or "commands")
+
+    async def _serve(self, place: Place, opened: OpenSession) -> None:
+        """Run the dialogue. It is ended between messages: a client sends one without an answer again."""
+        self._does(None)
         event = await self._next_event()
         while event is not None:
             after: Event | None = None
             if isinstance(event, MessageBegun):
-                doing("lmtp", self._client_ip, "DATA")
-                with place.busy():
+                self._does("DATA")
+                with place.busy(), opened.busy():
                     await self._take_message(event.envelope)
                     if self._machine.buffered_bytes <= COMMAND_BYTES:
                         after = self._advance()  # commands that came with the message are answered together with it
                     await self._flush()  # a client that loses its place without an answer delivers the message again
-                doing("lmtp", self._client_ip, "commands")
+                self._does(None)
             elif isinstance(event, TlsAccepted):
                 await self._start_tls()
             event = after or await self._next_event()

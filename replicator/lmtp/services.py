@@ -15,6 +15,7 @@ from replicator.mail.mailstore import MESSAGE_BYTES_MAX, BodySink, NewMessage, S
 from replicator.runtime.environment import wall_clock_ms
 from replicator.runtime.metrics import LmtpMetrics, RefusalMetrics
 from replicator.runtime.places import Doorkeeper, Limit, PlaceLimits, Places
+from replicator.runtime.sessions import Sessions
 from replicator.users import UserNames
 
 TRACE_ID_BYTES = 8
@@ -53,6 +54,7 @@ class LmtpServices:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     refusals: RefusalMetrics = field(default_factory=RefusalMetrics)
     doorkeeper: Doorkeeper | None = None  # None: the limits hold for this server alone
+    sessions: Sessions = field(default_factory=Sessions)
 
 
 def places_of(limits: LimitsConfig, refusals: RefusalMetrics) -> Places:

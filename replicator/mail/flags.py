@@ -27,6 +27,11 @@ MAX_KEYWORD_BYTES = 64  # clients' own keywords have about 20; each is repeated 
 _KEYWORD = re.compile(r"[!#$&'+,\-./0-9:;<=>?@A-Z\[^_`a-z|}~]+")
 
 
+def is_keyword(text: str) -> bool:
+    """Return True for a text that can be a keyword."""
+    return _KEYWORD.fullmatch(text) is not None and len(text) <= MAX_KEYWORD_BYTES
+
+
 def shown_once(flags: Iterable[str]) -> list[str]:
     """Return each flag in one spelling only: the first in sort order."""
     return sorted({flag.lower(): flag for flag in sorted(flags, reverse=True)}.values())

@@ -420,3 +420,14 @@ def check_folder_name(name: str) -> None:
         raise InvalidNameError(f"a folder name has at most {MAX_LEVELS} levels and {MAX_NAME_BYTES} bytes")
     if name != INBOX and levels[0].upper() == INBOX and levels[0] != INBOX:
         raise InvalidNameError("INBOX is spelled in capitals")
+
+
+def check_new_name(name: str) -> None:
+    """Raise InvalidNameError for a new name that is not Net-Unicode (RFC 6855 section 3, RFC 9051 section 5.1).
+
+    Folders that have such a name already stay as they are.
+    """
+    if not unicodedata.is_normalized("NFC", name):
+        raise InvalidNameError("a new folder's name must be in Unicode's normal form C: letters with their accents")
+    if any(unicodedata.category(character) in {"Zl", "Zp"} for character in name):
+        raise InvalidNameError("a folder name has no line or paragraph separators")

@@ -19,6 +19,7 @@ SHARED = (
     "replicator/errors.py",
     "replicator/mail",
     "replicator/mime",
+    "replicator/runtime/sessions.py",
     "replicator/store/attachments",
     "replicator/store/bodies",
     "replicator/store/db",

@@ -16,11 +16,12 @@ import msgpack
 from protocol.values import Dot, UidSet
 from replicator.mail.mailstore import CopiedMessages, Folder, FolderStatus, Quota, SavedMessage, StoreResult
 from replicator.mail.view import Message
+from replicator.runtime.sessions import SessionStatus
 
 Columns: TypeAlias = Sequence[Any]
 """The values of a named tuple, as they arrive."""
 
-_KINDS: tuple[type, ...] = (Folder, FolderStatus, SavedMessage, StoreResult, UidSet, Quota)
+_KINDS: tuple[type, ...] = (Folder, FolderStatus, SavedMessage, StoreResult, UidSet, Quota, SessionStatus)
 _SET, _COPIED = len(_KINDS), len(_KINDS) + 1
 _NUMBERS = {kind: (number, [one.name for one in fields(kind)]) for number, kind in enumerate(_KINDS)}
 

@@ -18,6 +18,7 @@ from replicator.mail.view import Message
 from replicator.users import UserDirectory
 from tests.http.fixed_report import FixedReport, FixedSearchTexts
 from tests.one_node import HookedMail, Names, one_node
+from tests.open_sessions import Holder
 
 
 @dataclass
@@ -32,6 +33,7 @@ class ServedNode:
     search_texts: FixedSearchTexts
     users: UserDirectory
     users_file: Path
+    sessions: Holder
 
     @property
     def url(self) -> str:
@@ -73,6 +75,7 @@ def served_node(directory: Path) -> Iterator[ServedNode]:
                 users,
                 search_texts,
             )
+            sessions = Holder(nursery, services.sessions.own)
             [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
             nursery.start_soon(trio.serve_listeners, HttpServer(services).serve, [listener])
             token = trio.lowlevel.current_trio_token()
@@ -87,6 +90,7 @@ def served_node(directory: Path) -> Iterator[ServedNode]:
                     search_texts,
                     users,
                     users_file,
+                    sessions,
                 )
             )
 

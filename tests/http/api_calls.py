@@ -155,7 +155,28 @@ GROUPS = (
     Group("Folders and masters", "", (
         Shown("PUT", "/api/v1/users/{user}/folders/{name}", (
             Call(_FOLDER, 201, "it is created"), Call(_FOLDER, 200, "it existed"),
+            Call(f"{_USER}/folders/Old?new=true", 201, "it is created"),
+            Call(f"{_USER}/folders/Old?new=true", 409, "it existed"),
             Call("/api/v1/users/eve/folders/Archive", 404, _NO_USER),
+        )),
+        Shown("GET", "/api/v1/users/{user}/folders", (
+            Call(f"{_USER}/folders", 200, "the folders, and subscriptions to names of none"),
+            Call("/api/v1/users/eve/folders", 404, _NO_USER),
+        )),
+        Shown("PUT", "/api/v1/users/{user}/folders/{name}/name", (
+            Call(f"{_USER}/folders/Old/name?to=New", 200, "it has the new name, and so have those below it"),
+            Call(f"{_USER}/folders/Old/name?to=New", 404, "there is no such folder"),
+            Call(f"{_USER}/folders/New/name?to=INBOX", 409, "there is a folder of the new name"),
+        )),
+        Shown("DELETE", "/api/v1/users/{user}/folders/{name}", (
+            Call(f"{_USER}/folders/New", 200, "it is deleted with its mail; those below it stay"),
+            Call(f"{_USER}/folders/New", 404, "there is no such folder"),
+        ), told="`replicator undelete` brings the mail back for `content.keep_expunged`."),
+        Shown("PUT", "/api/v1/users/{user}/subscriptions/{name}", (
+            Call(f"{_USER}/subscriptions/Archive", 200, "the user is subscribed to it"),
+        )),
+        Shown("DELETE", "/api/v1/users/{user}/subscriptions/{name}", (
+            Call(f"{_USER}/subscriptions/Archive", 200, "the user is not subscribed to it"),
         )),
         Shown("GET", "/api/v1/mailboxes", (
             Call("/api/v1/mailboxes?user=alice", 200, "the mailboxes, of all users if none is named"),
@@ -169,6 +190,13 @@ GROUPS = (
         Shown("GET", "/api/v1/users/{user}/folders/{name}/master", (
             Call(f"{_FOLDER}/master", 200, "the master; `null`: this node has not needed it since the last election"),
             Call(f"{_USER}/folders/None/master", 404, "there is no such folder"),
+        )),
+    )),
+    Group("Sessions", "Those of mail clients and MTAs at this node.", (
+        Shown("GET", "/api/v1/sessions", (Call("/api/v1/sessions", 200, "the sessions that have all that is named"),)),
+        Shown("DELETE", "/api/v1/sessions", (
+            Call("/api/v1/sessions?user=alice", 200, "those that are ended thereby"),
+            Call("/api/v1/sessions", 400, "nothing is named"),
         )),
     )),
     Group("Messages", "How `replicator import` brings mail in. OK means what it means to a mail client: the mail is on"
@@ -186,6 +214,12 @@ GROUPS = (
             Call(f"{_USER}/messages?after=1", 200, "5000 messages at most; if `more` is true, ask after the last UID"),
             Call(f"{_USER}/messages?mailbox=None", 404, "there is no such folder"),
         )),
+        Shown("GET", "/api/v1/users/{user}/folders/{name}/mail", (
+            Call(f"{_USER}/folders/INBOX/mail", 200, "a stream of MessagePack"),
+            Call(f"{_USER}/folders/INBOX/mail?uid=999", 404, "there is no such mail"),
+        ), told="Each mail begins with an array `[uid, [flag, ...], received_ms, size_bytes, sha256]`; binary values"
+                " follow that are together the mail. A string instead of them, or of the rest of them, says why the"
+                " body cannot be read. Nil is the end: without it the answer was broken off."),
     )),
     Group("Stories", "What happened to mailboxes and mails, as this node's log tells it, also of deleted folders"
           " and of users who are gone. Members are told at [JSON output](command-line.md#json-output).", (

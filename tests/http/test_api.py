@@ -19,7 +19,7 @@ from replicator.errors import (
     UnavailableError,
 )
 from replicator.http import api
-from replicator.http.message import encode_json, encode_list
+from replicator.http.message import MSGPACK_TYPE, encode_json, encode_list
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.mail.mailstore import read_all
@@ -138,7 +138,7 @@ NO_MESSAGES: tuple[object, ...] = (
 
 async def test_batch_is_stored_in_its_order_with_flags_and_dates(client: Conversation, mail: HookedMail) -> None:
     batch = [(1000 - number, ["\\Seen"] * (number % 2), b"%d" % number) for number in range(70)]
-    answer = await post(client, BATCH, msgpack.packb([*batch, (None, [], b"now")]), content_type=api.BATCH_TYPE)
+    answer = await post(client, BATCH, msgpack.packb([*batch, (None, [], b"now")]), content_type=MSGPACK_TYPE)
     inbox = await mail.folder("alice", "INBOX")
     assert (answer.status, answer.json) == (201, {"uidvalidity": inbox.uidvalidity, "uids": [*range(1, 72)]})
     assert await mail.bodies("alice") == [*(body for _, _, body in batch), b"now"]
@@ -167,7 +167,7 @@ async def test_batch_is_stored_in_its_order_with_flags_and_dates(client: Convers
     ],
 )
 async def test_wrong_batch_is_refused_whole(client: Conversation, mail: HookedMail, packed: bytes, reason: str) -> None:
-    answer = await post(client, BATCH, packed, content_type=api.BATCH_TYPE)
+    answer = await post(client, BATCH, packed, content_type=MSGPACK_TYPE)
     assert answer.status == 400
     assert str(answer.json["detail"]).startswith(reason)
     assert await mail.bodies("alice") == []

@@ -25,6 +25,7 @@ from replicator.lmtp.trace import host_name
 from replicator.mail.mailstore import MESSAGE_BYTES_MAX
 from replicator.replication.writes.quotas import Quotas
 from replicator.runtime.metrics import LmtpMetrics, QuotaMetrics, RefusalMetrics
+from replicator.runtime.sessions import NodeSessions
 from replicator.store.store import Store
 from replicator.users import QuotaLimits, UserDirectory, add_user
 from tests.one_door import remote_mail
@@ -33,6 +34,7 @@ from tests.one_node import Gate, HookedMail, Names, SinkLog, one_node
 TRACE_BYTES = 102  # size of the trace headers for two recipients
 NOW_MS = 1_700_000_000_000
 TRACE_ID = "5eed"
+ENDED = b"421 4.3.2 an operator has ended this session; try again later\r\n"
 USERS = Names("alice", "bob", "carol@example.org", *(f"user{n}" for n in range(60)))
 
 
@@ -564,3 +566,30 @@ async def test_commands_that_came_with_a_message_are_answered_after_it(
     assert answers.startswith(stored("alice") + stored("bob"))
     assert await client.answer() == b""
     assert len(await mail.bodies("bob")) == 1
+
+
+async def test_operators_end_sessions_after_the_message_that_is_arriving(
+    services: LmtpServices, mail: HookedMail, nursery: trio.Nursery
+) -> None:
+    node = NodeSessions(services.sessions)
+    client = await connect(LmtpServer(services), nursery)
+    [session] = await node.list(None, lambda _: True)
+    assert (session.protocol, session.user, session.doing, session.tls) == ("lmtp", None, None, False)
+    await client.ask(DATA)
+    [session] = await node.list(None, lambda _: True)
+    assert session.doing == "DATA"
+    assert await node.end(None, lambda _: True) == [session]
+    answers = await client.ask(b"x\r\n.\r\n")
+    while not answers.endswith(ENDED):
+        answers += await client.answer()
+    assert answers == stored("alice") + stored("bob") + ENDED
+    assert await client.answer() == b""
+    assert len(await mail.bodies("alice")) == 1
+    assert await node.list(None, lambda _: True) == []
+
+
+async def test_operators_end_idle_sessions_at_once(services: LmtpServices, nursery: trio.Nursery) -> None:
+    client = await connect(LmtpServer(services), nursery)
+    assert await NodeSessions(services.sessions).end(None, lambda _: True)
+    assert await client.answer() == ENDED
+    assert await client.answer() == b""

@@ -3,7 +3,8 @@
 Such a line counts only at the beginning of the file or after an empty line, and only with a date, so that a sentence
 beginning with "From" separates nothing. Lines `>From `, `>>From ` and so on lose one `>` (mboxrd; in files of the older
 kind, which quoted only `From `, this is right except for lines that already began with `>From `). The date, in UTC
-unless it says otherwise, is the time of reception. `Status` and `X-Status` give the flags and stay in the message.
+unless it says otherwise, is the time of reception. `Status`, `X-Status` and `X-Keywords` give the flags and stay in the
+message.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from replicator.cli.sources.message import MailSource, SourceMessage
+from replicator.mail.flags import is_keyword
 
 # The literal prefix makes the search fast.
 _FROM: Final = re.compile(
@@ -27,6 +29,7 @@ _FROM: Final = re.compile(
 _QUOTED_FROM: Final = re.compile(rb"^>(>*From )", re.MULTILINE)
 _HEADER_END: Final = re.compile(rb"\r?\n\r?\n")
 _STATUS: Final = re.compile(rb"^((?:X-)?Status):[ \t]*([A-Za-z]*)", re.MULTILINE | re.IGNORECASE)
+_KEYWORDS: Final = re.compile(rb"^X-Keywords:[ \t]*([^\r\n]*)", re.MULTILINE | re.IGNORECASE)
 # O is "old", for which IMAP no longer has a flag.
 _FLAGS: Final[Mapping[tuple[str, str], str]] = {
     ("status", "R"): "\\Seen",
@@ -79,7 +82,8 @@ def _read(data: mmap, start: int, end: int) -> bytes:
 def _flags(start: bytes) -> frozenset[str]:
     header = _HEADER_END.split(start, maxsplit=1)[0]
     letters = [(name.decode().lower(), letter) for name, text in _STATUS.findall(header) for letter in text.decode()]
-    return frozenset(_FLAGS[letter] for letter in letters if letter in _FLAGS)
+    keywords = [word.decode() for words in _KEYWORDS.findall(header) for word in words.split() if word.isascii()]
+    return frozenset([*(_FLAGS[letter] for letter in letters if letter in _FLAGS), *filter(is_keyword, keywords)])
 
 
 def _received_ms(date: bytes) -> int | None:

@@ -21,6 +21,7 @@ from replicator.users import UserDirectory
 from replicator.workers.both_ends.mail_feed import Published
 from replicator.workers.both_ends.metrics import DoorMetrics
 from replicator.workers.both_ends.places import PlaceCalls
+from replicator.workers.both_ends.sessions import RemoteSessions
 from replicator.workers.both_ends.users import UserCalls
 from replicator.workers.channel import Channel, DefectError
 from replicator.workers.core.mail import CoreMail, MailCalls
@@ -69,6 +70,8 @@ class DoorProcess:
         self.ended = trio.Event()
         self.outcome = ""
         self.ended_in_order = False
+        self.sessions: RemoteSessions | None = None
+        """The process's sessions, once it accepts connections."""
         self._order = order
         self._interface = interface
         self._core = core
@@ -153,6 +156,7 @@ class DoorProcess:
                     nursery.cancel_scope.cancel()
                     return
                 self._accepts = True
+                self.sessions = RemoteSessions(channel, f"door {self.number}")
                 task_status.started()
                 with suppress(UnavailableError):  # it has ended
                     await _until_silent(channel)

@@ -24,6 +24,7 @@ from replicator.mail_doors import Protocol, addresses_of
 from replicator.network.streams import listen
 from replicator.runtime.logs.lines import settings_in_force
 from replicator.workers.both_ends.metrics import DoorMetrics
+from replicator.workers.both_ends.sessions import RemoteSessions
 from replicator.workers.core.door_process import CoreServices, DoorProcess
 from replicator.workers.interface import interface_digest
 from replicator.workers.order import Order
@@ -90,6 +91,11 @@ class Doors:
         if any(door.accepting for door in self._doors.values()) or not self._doors:
             return []
         return ["no process of a door runs: see the log"]
+
+    def sessions(self) -> list[RemoteSessions]:
+        """Return the sessions of each process, also of those that retire."""
+        processes = [process for door in self._doors.values() for process in (door.accepting, door.retiring)]
+        return [process.sessions for process in processes if process is not None and process.sessions is not None]
 
     async def reload(self) -> None:
         """Have fresh doors accept connections, with the certificates as they are now; the present ones retire.

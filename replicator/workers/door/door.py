@@ -35,6 +35,7 @@ from replicator.runtime.logs.lines import log_to_stderr
 from replicator.runtime.metrics import ImapMetrics, LmtpMetrics, LoopMetrics, RefusalMetrics
 from replicator.runtime.process.garbage import set_garbage_aside
 from replicator.runtime.process.loop_watch import LoopWatch
+from replicator.runtime.sessions import Sessions
 from replicator.store.db.damage import Damage, DatabaseDamagedError
 from replicator.store.db.readers import Readers
 from replicator.store.db.schema import open_reader
@@ -43,6 +44,7 @@ from replicator.store.search_texts.reader import SearchTextReader
 from replicator.users import UserDirectory
 from replicator.workers.both_ends.metrics import tell_metrics
 from replicator.workers.both_ends.places import RemotePlaces
+from replicator.workers.both_ends.sessions import answer_for_sessions
 from replicator.workers.both_ends.users import RemoteTokens, RemoteUsers
 from replicator.workers.channel import Channel
 from replicator.workers.door.mail import RemoteMail
@@ -152,6 +154,8 @@ def _handlers(
         config.users.passwd_file, key=order.users_key, site=site_of(config), is_from_cluster=is_from_cluster
     )
     users.refresh()
+    sessions = Sessions(f"door {order.number}")
+    answer_for_sessions(channel, sessions)
     lmtp = LmtpServer(
         LmtpServices(
             mail=mail,
@@ -162,6 +166,7 @@ def _handlers(
             limits=config.limits,
             refusals=refusals,
             doorkeeper=RemotePlaces(channel, "lmtp"),
+            sessions=sessions,
         )
     )
     imap = ImapServices(
@@ -176,6 +181,7 @@ def _handlers(
         refusals=refusals,
         headers=HeaderCache(config.limits.imap_header_cache_bytes // config.workers.doors, registry),
         doorkeeper=RemotePlaces(channel, "imap"),
+        sessions=sessions,
     )
     return mail_handlers(imap, lmtp)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable
 
 import trio
@@ -17,7 +16,7 @@ from replicator.imap.special_uses import checked_uses
 from replicator.imap.wire.commands import command_types as c
 from replicator.imap.wire.refusals import CommandFailedError
 from replicator.imap.wire.responses import list_line, status_line, status_response, untagged
-from replicator.mail.mailstore import INBOX, SEPARATOR, Folder, FolderStatus
+from replicator.mail.mailstore import INBOX, SEPARATOR, Folder, FolderStatus, check_new_name
 
 _OF_DELETED = frozenset({c.StatusItem.DELETED, c.StatusItem.DELETED_STORAGE})
 _NAMES_BETWEEN_CHECKPOINTS = 10  # a millisecond or two where names are as long as they may be
@@ -32,7 +31,7 @@ async def namespace(session: Session, _command: c.Namespace) -> Completion:
 
 async def create(session: Session, command: c.Create) -> Completion:
     """Run CREATE. A trailing separator only announces that the folder will have subfolders (RFC 3501 section 6.3.3)."""
-    _check_net_unicode(command.mailbox)
+    check_new_name(command.mailbox)
     name, use = command.mailbox.removesuffix(SEPARATOR), checked_uses(command.uses)
     try:
         folder = await session.mail.create_folder(session.user, name, use or None)
@@ -56,7 +55,7 @@ async def delete(session: Session, command: c.Delete) -> Completion:
 
 async def rename(session: Session, command: c.Rename) -> Completion:
     """Run RENAME. If INBOX is selected and renamed, none is selected afterwards: its mail is in another folder."""
-    _check_net_unicode(command.new_name)
+    check_new_name(command.new_name)
     name = command.new_name.removesuffix(SEPARATOR)
     await session.mail.catch_up(session.user)
     try:
@@ -76,17 +75,6 @@ async def subscribe(session: Session, command: c.Subscribe) -> Completion:
     except MailboxFullError as error:
         raise session.refusal_of(error) from error
     return Completion("Subscribed" if command.subscribed else "Unsubscribed")
-
-
-def _check_net_unicode(name: str) -> None:
-    """Raise InvalidNameError for a new name that is not Net-Unicode (RFC 6855 section 3, RFC 9051 section 5.1).
-
-    Folders that have such a name already stay as they are.
-    """
-    if not unicodedata.is_normalized("NFC", name):
-        raise InvalidNameError("a new folder's name must be in Unicode's normal form C: letters with their accents")
-    if any(unicodedata.category(character) in {"Zl", "Zp"} for character in name):
-        raise InvalidNameError("a folder name has no line or paragraph separators")
 
 
 async def status(session: Session, command: c.Status) -> Completion:

@@ -1,0 +1,36 @@
+"""`replicator fetch`: prints one mail as it was stored."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from protocol.values import UID_MAX
+from replicator.cli.client import NodeClient
+from replicator.cli.mail_stream import MailUnreadableError
+from replicator.cli.target import CommandError, one_node, token_option
+
+
+@click.command()
+@click.argument("user")
+@click.argument("mailbox")
+@click.argument("uid", type=click.IntRange(1, UID_MAX))
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
+@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
+@token_option
+def fetch(user: str, mailbox: str, uid: int, config_file: Path | None, url: str | None) -> None:
+    """Print the mail with this UID in USER's MAILBOX, byte for byte, on standard output."""
+    if "" in {user, mailbox}:
+        raise click.UsageError("USER and MAILBOX must not be empty")
+    out = sys.stdout.buffer
+    with NodeClient(one_node(config_file, url)) as client, closing(client.mails(user, mailbox, uid)) as mails:
+        try:
+            for mail in mails:
+                for piece in mail.pieces:
+                    out.write(piece)
+        except MailUnreadableError as error:
+            raise CommandError(f"the mail cannot be read to its end: {error}") from error
+    out.flush()

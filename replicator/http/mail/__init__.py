@@ -1,0 +1,1 @@
+"""Routes of a user's mail: folders, and mail to take away."""
