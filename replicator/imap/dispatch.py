@@ -34,6 +34,7 @@ from replicator.imap.wire.refusals import CommandFailedError, code_of
 from replicator.imap.wire.responses import continuation, status_line, tagged
 from replicator.imap.wire.search_keys import has_numbers
 
+NAME_SHOWN = 32  # octets of a command's name that operators are shown: none is longer
 MAX_BAD_COMMANDS = 10  # in a row: the client does not speak IMAP
 
 Run = Callable[[Session, c.Command], Awaitable[Completion]]
@@ -157,10 +158,13 @@ async def _next_event(session: Session) -> ConnectionEvent:
 
 
 def _name_of(text: bytes) -> str:
-    """Return the command's name for people, such as `UID FETCH`; anything else that stands there if it is unknown."""
+    """Return the command's name for people, such as `UID FETCH`; the beginning of what stands there if it is unknown.
+
+    What clients send may be as large as a frame, and have codes that an operator's terminal would obey.
+    """
     verb = verb_of(text)
     name = verb + b" " + text.split(b" ", 3)[2].upper() if verb == b"UID" and text.count(b" ") > 1 else verb
-    return name.decode("latin-1")
+    return "".join(chr(octet) if 0x20 <= octet < 0x7F else "?" for octet in name[:NAME_SHOWN])
 
 
 async def _serve_waiting(session: Session, begun: ContinuationNeeded) -> bool:

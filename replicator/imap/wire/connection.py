@@ -6,7 +6,8 @@ Output is gathered and sent in blocks; a client that does not read delays its ow
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from math import inf
 
 import trio
@@ -65,7 +66,7 @@ class Connection:
         self._framer = Framer(limits=_STRANGERS, bare_lf=True)
         self._output: list[bytes] = []
         self._output_bytes = 0
-        self._sending = False  # if a send was interrupted, the client can parse nothing more
+        self._sending = False  # if a send or a response was interrupted, the client can parse nothing more
         self._login_by = trio.current_time() + login_s
         self._idle_s = idle_s
         self.address = address
@@ -124,6 +125,15 @@ class Connection:
         if self._output_bytes >= BLOCK_BYTES:
             await self.flush()
 
+    @contextmanager
+    def whole_response(self) -> Iterator[None]:
+        """Write one response in this block, in parts. If the block fails, no more is sent: it would be a part, too."""
+        try:
+            yield
+        except BaseException:
+            self._sending = True
+            raise
+
     async def flush(self) -> None:
         """Send all gathered output. Raises ConnectionEndedError."""
         chunks, self._output, self._output_bytes = self._output, [], 0
@@ -164,11 +174,11 @@ class Connection:
 
     async def compress(self) -> None:
         """Compress all that is sent and received from here on (RFC 4978). Raises ConnectionEndedError."""
-        await trio.lowlevel.checkpoint()
         if self._framer.detach():
             raise ConnectionEndedError(f"{self.address} sent commands before the answer to COMPRESS")
         self._stream = DeflateStream(self._stream)
         self.compressed = True
+        await trio.lowlevel.checkpoint()  # after the change: if the session ends here, its BYE is compressed
 
     async def close(self) -> None:
         """Close the socket without waiting for the client."""

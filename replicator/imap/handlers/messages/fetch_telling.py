@@ -43,7 +43,8 @@ async def tell(session: Session, plan: FetchPlan, some: Iterable[Found], seen: U
                 values += [] if plan.tells_modseq else [(_MODSEQ, (message.modseq,))]
         if plan.tells_flags or message.uid in seen:
             await session.write(selection.unheard_keywords([message]))
-        told_bytes += await _send(session, body, fetch_response(number, values))
+        with session.connection.whole_response():
+            told_bytes += await _send(session, body, fetch_response(number, values))
         if told_bytes >= BYTES_BETWEEN_CHECKPOINTS or not plan.is_quick:
             told_bytes = 0
             await trio.lowlevel.checkpoint()
