@@ -13,11 +13,13 @@ import trio
 from protocol.values import UidSet
 from replicator.config import LimitsConfig
 from replicator.http.access import Access
-from replicator.http.mail.mail_routes import TOGETHER_MESSAGES
+from replicator.http.mail.mail_routes import TOGETHER_MESSAGES, get_mail
+from replicator.http.message import Request
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.http.tokens import Role, Tokens, add_token, delete_token
 from replicator.mail.mailstore import NewMessage
+from replicator.mail.view import ViewChange
 from tests.http.conversation import Answer, Conversation, conversation
 from tests.one_node import HookedMail
 
@@ -107,6 +109,28 @@ async def test_mail_that_cannot_be_read_is_told_and_the_rest_is_sent(
         found = bodies(await get(talk, INBOX))
     assert [uid for uid, body in found.items() if isinstance(body, str)] == [1, 5]
     assert len(found) == len(BODIES)
+
+
+async def test_mail_that_gets_another_uid_meanwhile_is_sent_once(services: HttpServices, filled: HookedMail) -> None:
+    view = await filled.open_mailbox(await filled.folder("alice", "INBOX"))
+    sent, waiting, lost = (view.messages[uid] for uid in (1, len(BODIES) - 1, len(BODIES)))
+    other = sent._replace(uid=waiting.uid, content_hash=bytes(32))  # of another branch, whose UIDs stay
+    request = Request(path={"user": "alice", "name": "INBOX"}, query={}, headers={})
+    pieces = (await get_mail(services, request)).pieces
+    received = await anext(pieces)  # of the first, which is large
+    moved = [one._replace(uid=uid) for one, uid in ((sent, 900), (waiting, 901))]
+    view.apply(
+        ViewChange(
+            view.mailbox_id,
+            view.highestmodseq + 1,
+            902,
+            changed=(other, *moved),
+            expunged=(sent.uid, lost.uid),
+        )
+    )
+    async for piece in pieces:
+        received += piece
+    assert [*bodies(Answer(200, {}, received))] == [*range(1, waiting.uid), 901]
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,16 @@
 The answer is a sequence of values. Each mail begins with an array `[uid, [flag, ...], received_ms, size_bytes,
 sha256]`; binary values follow that are together the mail, byte for byte. A string instead of them, or of the rest of
 them, tells why the body cannot be read; the next mail follows. Nil is the end: without it the answer was broken off.
-Mail that comes after the request is left out. The route needs the role `operate`.
+Mail that comes after the request is left out, and so is what is expunged before its turn; mail that a merge gives
+another UID meanwhile is sent. The route needs the role `operate`.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
+from functools import partial
 from http import HTTPStatus
-from itertools import islice
 
 import msgpack
 
@@ -43,14 +44,14 @@ async def get_mail(services: HttpServices, request: Request) -> PieceStream:
     uid = number(request, "uid", UID_MAX, minimum=1)
     if uid is not None and uid not in view.messages:
         raise ProblemError(HTTPStatus.NOT_FOUND, f"{folder.user}'s {folder.name} has no mail with the UID {uid}")
-    first, last = (1, view.uidnext - 1) if uid is None else (uid, uid)
-    return PieceStream(_pieces(services.mail, view, first, last), MSGPACK_TYPE)
+    wanted = await services.run_in_thread(partial(sorted, view.snapshot())) if uid is None else [view.messages[uid]]
+    return PieceStream(_pieces(services, view, wanted), MSGPACK_TYPE)
 
 
-async def _pieces(mail: MailStore, view: MailboxView, first: int, last: int) -> AsyncGenerator[bytes, None]:
+async def _pieces(services: HttpServices, view: MailboxView, wanted: Sequence[Message]) -> AsyncGenerator[bytes, None]:
     """Yield the answer in pieces of some size."""
     gathered, size_bytes = list[bytes](), 0
-    async with aclosing(_values(mail, view, first, last)) as values:
+    async with aclosing(_values(services, view, wanted)) as values:
         async for value in values:
             packed = msgpack.packb(value)
             gathered.append(packed)
@@ -61,24 +62,52 @@ async def _pieces(mail: MailStore, view: MailboxView, first: int, last: int) -> 
     yield b"".join([*gathered, msgpack.packb(None)])
 
 
-async def _values(mail: MailStore, view: MailboxView, first: int, last: int) -> AsyncGenerator[object, None]:
-    """Yield the values of all messages in this range of UIDs, as they are by then."""
-    while messages := [view.messages[uid] for uid in islice(_uids(view, first, last), TOGETHER_MESSAGES)]:
-        try:
-            together = await mail.read_bodies(messages, TOGETHER_BYTES)
-        except MailError:  # each is read by itself, and found to be unreadable or not
-            together = {}
-        for message in messages:
-            yield _head(message)
-            async with aclosing(_body(mail, message, together.get(message.content_hash))) as values:
+async def _values(services: HttpServices, view: MailboxView, wanted: Sequence[Message]) -> AsyncGenerator[object, None]:
+    """Yield the values of those wanted messages that the folder still has, as they are by then, in order of their UIDs.
+
+    Those to which a merge gives another UID meanwhile follow.
+    """
+    looked_for = list[Message]()
+    while wanted:
+        looked_for += wanted
+        missing = set[bytes]()
+        for start in range(0, len(wanted), TOGETHER_MESSAGES):
+            some = wanted[start : start + TOGETHER_MESSAGES]
+            found = [_present(view, one) for one in some]
+            missing |= {one.content_hash for one, now in zip(some, found, strict=True) if now is None}
+            present = [now for now in found if now is not None]
+            async with aclosing(_together(services.mail, present)) as values:
                 async for value in values:
                     yield value
-        first = messages[-1].uid + 1
+        find = partial(_elsewhere, view.snapshot(), missing, looked_for)
+        wanted = await services.run_in_thread(find) if missing else ()
 
 
-def _uids(view: MailboxView, first: int, last: int) -> Iterator[int]:
-    uids: Iterator[int] = view.messages.irange(first, last)
-    return uids
+def _present(view: MailboxView, message: Message) -> Message | None:
+    """Return the message as it is now; None if its UID is nobody's, or another mail's."""
+    now = view.messages.get(message.uid)
+    return now if now is not None and now.content_hash == message.content_hash else None
+
+
+def _elsewhere(
+    messages: Collection[Message], missing: Collection[bytes], looked_for: Collection[Message]
+) -> Sequence[Message]:
+    """Return the messages with missing contents that have other UIDs than those at which they were looked for."""
+    known = {(one.uid, one.content_hash) for one in looked_for if one.content_hash in missing}
+    return sorted(one for one in messages if one.content_hash in missing and (one.uid, one.content_hash) not in known)
+
+
+async def _together(mail: MailStore, messages: Sequence[Message]) -> AsyncGenerator[object, None]:
+    """Yield the values of a few messages."""
+    try:
+        together = await mail.read_bodies(messages, TOGETHER_BYTES)
+    except MailError:  # each is read by itself, and found to be unreadable or not
+        together = {}
+    for message in messages:
+        yield _head(message)
+        async with aclosing(_body(mail, message, together.get(message.content_hash))) as values:
+            async for value in values:
+                yield value
 
 
 def _head(message: Message) -> Sequence[object]:
