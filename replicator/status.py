@@ -56,6 +56,7 @@ class FolderCounts:
     name: str
     mailbox_id: str  # hexadecimal
     uidvalidity: int
+    uidnext: int
     subscribed: bool
     messages: int
     unseen: int

@@ -43,8 +43,11 @@ class MailWriter(Protocol):
 
     notes: list[str]
 
-    def folder(self, name: str, uidvalidity: int) -> AbstractContextManager[FolderWriter]:
-        """Begin a folder, which is complete on leaving the block. Raises OSError."""
+    def folder(self, name: str, uidvalidity: int, uidnext: int) -> AbstractContextManager[FolderWriter]:
+        """Begin a folder, which is complete on leaving the block. Raises OSError.
+
+        `uidnext`: above all UIDs that clients may know, also of mail that is expunged or cannot be read.
+        """
         ...
 
 
@@ -78,7 +81,7 @@ def with_lf(pieces: Iterable[bytes]) -> Iterator[bytes]:
     held = b""
     for piece in pieces:
         whole = held + piece
-        held = whole[len(whole.rstrip(b"\r")) :]
+        held = b"\r\r" if whole.endswith(b"\r\r") else b"\r" if whole.endswith(b"\r") else b""
         yield _CRLF.sub(b"\n", whole.removesuffix(held))
     if held:
         yield held

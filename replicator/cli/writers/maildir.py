@@ -31,7 +31,7 @@ class MaildirWriter:
         self._directory = directory
 
     @contextmanager
-    def folder(self, name: str, uidvalidity: int) -> Iterator[_MaildirFolder]:
+    def folder(self, name: str, uidvalidity: int, uidnext: int) -> Iterator[_MaildirFolder]:
         """See `MailWriter`."""
         path = self._directory
         if name != INBOX:
@@ -45,7 +45,7 @@ class MaildirWriter:
         for part in PARTS:
             (path / part).mkdir(PRIVATE_DIRECTORY)
         with create(path / "dovecot-uidlist") as uids:
-            folder = _MaildirFolder(path, uids)
+            folder = _MaildirFolder(path, uids, uidnext)
             uids.write(_first_line(uidvalidity, folder.next_uid))
             try:
                 yield folder
@@ -54,17 +54,17 @@ class MaildirWriter:
             if folder.unkept:
                 words = ", ".join(sorted(folder.unkept))
                 self.notes.append(f"{name}: a Maildir has {KEYWORDS_MAX} keywords at most; not kept: {words}")
-            uids.seek(0)  # UIDNEXT is known now, and takes as much room as before
+            uids.seek(0)  # mail may have come since; the line takes as much room as before
             uids.write(_first_line(uidvalidity, folder.next_uid))
 
 
 class _MaildirFolder:
     """A folder. `unkept`: keywords for which there was no letter."""
 
-    def __init__(self, path: Path, uids: BinaryIO) -> None:
+    def __init__(self, path: Path, uids: BinaryIO, next_uid: int) -> None:
         self.path = path
         self.unkept: set[str] = set()
-        self.next_uid = 1
+        self.next_uid = next_uid
         self._uids = uids
         self._keywords: dict[str, str] = {}  # letters
 
@@ -85,7 +85,7 @@ class _MaildirFolder:
         finally:
             unfinished.unlink(missing_ok=True)
         self._uids.write(f"{mail.uid} :{name}\n".encode())
-        self.next_uid = mail.uid + 1
+        self.next_uid = max(self.next_uid, mail.uid + 1)
 
     def write_keywords(self) -> None:
         """Write the names of keywords."""

@@ -35,7 +35,7 @@ class MboxWriter:
         self._directory = directory
 
     @contextmanager
-    def folder(self, name: str, uidvalidity: int) -> Iterator[_Mbox]:  # noqa: ARG002 - an mbox has no UIDs
+    def folder(self, name: str, uidvalidity: int, uidnext: int) -> Iterator[_Mbox]:  # noqa: ARG002 - an mbox has no UIDs
         """See `MailWriter`."""
         # A level such as `..` leads out of the directory, and one that begins with a dot is hidden.
         levels = ["_" + level[1:] if level.startswith(".") else level for level in name.split(SEPARATOR)]

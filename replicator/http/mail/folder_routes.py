@@ -50,6 +50,7 @@ async def _counts(services: HttpServices, folder: Folder, *, is_subscribed: bool
         name=folder.name,
         mailbox_id=folder.mailbox_id.hex(),
         uidvalidity=folder.uidvalidity,
+        uidnext=status.uidnext,
         subscribed=is_subscribed,
         messages=status.messages,
         unseen=status.unseen,

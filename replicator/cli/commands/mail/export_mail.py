@@ -13,12 +13,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import click
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from replicator.cli.client import NodeClient, RefusedError, UnreachableError
 from replicator.cli.mail_stream import MailUnreadableError
-from replicator.cli.output import console, echo, echo_json, size, table
+from replicator.cli.output import console, echo, echo_json, plain, printable, size, table
 from replicator.cli.target import CommandError, one_node, token_option
 from replicator.cli.writers import (
     DestinationError,
@@ -157,7 +156,7 @@ class _Exporter:
     def _export(self, folder: FolderCounts, advance: Callable[[], None]) -> None:
         """Write a folder. One that cannot be written, or is gone, is a failure. Raises UnreachableError, OSError."""
         try:
-            with self._writer.folder(folder.name, folder.uidvalidity) as into:
+            with self._writer.folder(folder.name, folder.uidvalidity, folder.uidnext) as into:
                 self._write_all(folder.name, into, advance)
         except RefusedError as error:
             self.result.failures.append(Failure(folder.name, None, error.detail))
@@ -187,13 +186,13 @@ def _reason(error: OSError) -> str:
 
 def _report(user: str, result: ExportResult) -> None:
     for note in result.notes:
-        click.echo(note, err=True)
+        click.echo(printable(note), err=True)
     for failure in result.failures:
         where = failure.folder if failure.uid is None else f"{failure.folder}, UID {failure.uid}"
-        click.echo(f"{where}: {failure.reason}", err=True)
-    made = table(f"Mail of {escape(user)} in {escape(result.to)}", "folder…", ">messages", ">size", "path…")
+        click.echo(printable(f"{where}: {failure.reason}"), err=True)
+    made = table(f"Mail of {plain(user)} in {plain(result.to)}", "folder…", ">messages", ">size", "path…")
     for folder in result.folders:
-        made.add_row(escape(folder.name), str(folder.messages), size(folder.size_bytes), escape(folder.path))
+        made.add_row(plain(folder.name), str(folder.messages), size(folder.size_bytes), plain(folder.path))
     messages, size_bytes = sum(one.messages for one in result.folders), sum(one.size_bytes for one in result.folders)
     echo(console(), made, f"{messages} messages ({size(size_bytes)}) written, {len(result.failures)} failures")
     if result.stopped:

@@ -18,6 +18,7 @@ import msgpack
 import pytest
 import trio
 
+from protocol.values import UidSet
 from replicator.mail.mailstore import NewMessage
 from replicator.mail.view import Message
 from tests.cli.conftest import Invoke
@@ -107,6 +108,20 @@ def test_maildir_comes_back_whole_by_an_import(node: ServedNode, invoke: Invoke,
     assert node.bodies("bob", "Lists/Größe & mehr") == ["Lists/Größe & mehr\r\n\r\n".encode()]
 
 
+def test_uids_of_mail_that_is_gone_or_unreadable_stay_taken_in_a_maildir(
+    node: ServedNode, invoke: Invoke, tmp_path: Path
+) -> None:
+    async def take_away() -> None:
+        view = await node.mail.open_mailbox(await node.mail.folder("alice", "INBOX"))
+        await node.mail.expunge(view, UidSet.of([len(HARD)]))
+        await node.mail.lose_body(view.messages[len(HARD) - 1])
+
+    at_node(node, take_away)
+    assert invoke("export", "alice", "--to", f"maildir:{tmp_path / 'out'}", "--url", node.url).exit_code == 1
+    [first, *rest] = (tmp_path / "out" / "dovecot-uidlist").read_text().splitlines()
+    assert (len(rest), int(first.split("N")[1])) == (len(HARD) - 2, len(HARD) + 1)
+
+
 @needs_dovecot
 def test_dovecot_goes_on_with_the_maildir(node: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
     directory = tmp_path / "out"
@@ -115,7 +130,7 @@ def test_dovecot_goes_on_with_the_maildir(node: ServedNode, invoke: Invoke, tmp_
     assert '"Lists.Gr&APYA3w-e &- mehr"' in said
     folders = json.loads(invoke("mailbox", "list", "alice", "--json", "--url", node.url).stdout)["folders"]
     assert f"[UIDVALIDITY {folders[0]['uidvalidity']}]" in said
-    assert f"[UIDNEXT {len(HARD) + 1}]" in said
+    assert f"[UIDNEXT {folders[0]['uidnext']}]" in said
     rows = re.findall(r"FETCH \(UID (\d+) FLAGS \(([^)]*)\) INTERNALDATE \"([^\"]+)\"\)", said)
     for (uid, flags, date), message in zip(rows, node.messages("alice", "INBOX"), strict=True):
         assert (int(uid), frozenset(flags.split())) == (message.uid, message.flags)
@@ -183,7 +198,8 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_written(
 @pytest.fixture
 def dying() -> Iterator[str]:
     """The URL of a node that dies in the middle of the second mail of a folder."""
-    counts = {"mailbox_id": "00", "uidvalidity": 1, "subscribed": True, "messages": 2, "unseen": 0, "size_bytes": 4}
+    counts = {"mailbox_id": "00", "uidvalidity": 1, "uidnext": 3, "subscribed": True}
+    counts |= {"messages": 2, "unseen": 0, "size_bytes": 4}
     folders = [{"name": name, **counts} for name in ("INBOX", "Later")]
     listed = {"user": "alice", "folders": folders, "stray_subscriptions": [], "keep_expunged_s": 1.0}
     heads: list[object] = [(uid, [], 5, 2, hashlib.sha256(b"ab").digest()) for uid in (1, 2)]
