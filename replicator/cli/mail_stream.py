@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import cast
 
 import msgpack
@@ -16,6 +16,8 @@ from protocol.units import MIB
 
 VALUE_BYTES_MAX = 4 * MIB
 """Octets of the largest value: a piece of a body, or the flags of a mail."""
+
+_HEAD = [int, list, int, int, bytes]  # the types of what a mail begins with
 
 
 class MailUnreadableError(Exception):
@@ -41,7 +43,7 @@ def mails(chunks: Iterable[bytes], broken: Callable[[str], Exception]) -> Iterat
     values = _values(chunks, broken)
     head = next(values)
     while head is not None:
-        if not isinstance(head, list) or len(head) != len(fields(Mail)):
+        if not isinstance(head, list) or [*map(type, head)] != _HEAD or not all(isinstance(it, str) for it in head[1]):
             raise broken("it is not mail")
         uid, flags, received_ms, size_bytes, sha256 = cast("tuple[int, list[str], int, int, bytes]", tuple(head))
         mail = _Pieces(values, sha256)

@@ -59,7 +59,16 @@ def test_mail_that_the_node_cannot_read_is_told_where_it_ends() -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [[], [head(1, b"ab"), b"a"], [head(1, b""), head(2, b"")], [b"a", None], [[1, 2], None], ["why", None]],
+    [
+        [],
+        [head(1, b"ab"), b"a"],
+        [head(1, b""), head(2, b"")],
+        [b"a", None],
+        [[1, 2], None],
+        ["why", None],
+        [("/../x", *head(1, b"")[1:]), None],
+        [(1, [5], *head(1, b"")[2:]), None],
+    ],
 )
 def test_what_is_no_whole_answer_is_broken(values: list[object]) -> None:
     with pytest.raises(BrokenError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from codecs import getincrementaldecoder
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import click
 from protocol.values import UID_MAX
 from replicator.cli.client import NodeClient
 from replicator.cli.mail_stream import MailUnreadableError
+from replicator.cli.output import printable
 from replicator.cli.target import CommandError, one_node, token_option
 
 
@@ -22,15 +25,29 @@ from replicator.cli.target import CommandError, one_node, token_option
 @click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
 @token_option
 def fetch(user: str, mailbox: str, uid: int, config_file: Path | None, url: str | None) -> None:
-    """Print the mail with this UID in USER's MAILBOX, byte for byte, on standard output."""
+    """Print the mail with this UID in USER's MAILBOX, byte for byte, on standard output.
+
+    A terminal is shown ? for what it would obey.
+    """
     if "" in {user, mailbox}:
         raise click.UsageError("USER and MAILBOX must not be empty")
     out = sys.stdout.buffer
     with NodeClient(one_node(config_file, url)) as client, closing(client.mails(user, mailbox, uid)) as mails:
+        mail = next(mails, None)
+        if mail is None:
+            raise CommandError(f"{user}'s {mailbox} has no mail with the UID {uid} any more")
         try:
-            for mail in mails:
-                for piece in mail.pieces:
-                    out.write(piece)
+            for piece in _harmless(mail.pieces) if sys.stdout.isatty() else mail.pieces:
+                out.write(piece)
         except MailUnreadableError as error:
             raise CommandError(f"the mail cannot be read to its end: {error}") from error
     out.flush()
+
+
+def _harmless(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield a mail in UTF-8 without characters that a terminal would obey. Line ends become LF."""
+    decoder = getincrementaldecoder("utf-8")("replace")
+    for piece in pieces:
+        lines = decoder.decode(piece).replace("\r", "").split("\n")
+        yield "\n".join("\t".join(map(printable, line.split("\t"))) for line in lines).encode()
+    yield decoder.decode(b"", final=True).encode()

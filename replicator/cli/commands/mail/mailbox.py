@@ -11,9 +11,10 @@ import click
 
 from replicator.cli.client import NodeClient, RefusedError
 from replicator.cli.group import HelpfulGroup
-from replicator.cli.output import console, echo, echo_json, echo_lines, plain, size, table
+from replicator.cli.output import console, echo, echo_json, echo_lines, plain, printable, size, table
 from replicator.cli.stories import mailbox_lines
 from replicator.cli.target import CommandError, one_node, token_option
+from replicator.mail.mailstore import canonical_name
 from replicator.status import FolderCounts, FolderList
 
 DAY_S = 24 * 3600
@@ -147,7 +148,7 @@ def delete(
     _check_given("USER", user)
     with NodeClient(one_node(config_file, url)) as client:
         found = client.folders(user)
-        chosen = _chosen(found.folders, names, recursive=recursive)
+        chosen = _chosen(found.folders, [canonical_name(name) for name in names], recursive=recursive)
         if not yes:
             _ask_for_deletion(found, chosen)
         _for_each(chosen, lambda name: client.delete_folder(user, name), "deleted", as_json=as_json)
@@ -201,7 +202,7 @@ def _for_each(names: Iterable[str], change: Callable[[str], None], done: str, *,
                 refused.show()
         else:
             if not as_json:
-                click.echo(f"{done} {name}")
+                echo_lines([f"{done} {name}"])
         results.append({"name": name, "error": error})
     if as_json:
         echo_json(results)
@@ -219,7 +220,7 @@ def _chosen(folders: Sequence[FolderCounts], names: Sequence[str], *, recursive:
 def _ask_for_deletion(found: FolderList, names: Sequence[str]) -> None:
     """Ask whether to delete these folders. Raises CommandError without a terminal, and click.Abort."""
     messages = sum(folder.messages for folder in found.folders if folder.name in names)
-    shown = ", ".join(names)
+    shown = printable(", ".join(names))
     kept = f"nodes keep it for {found.keep_expunged_s / DAY_S:g} days, for `replicator undelete`"
     what = f"{shown} of {found.user}, with {messages} messages; {kept}"
     if not sys.stdin.isatty():

@@ -8,10 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-from rich.markup import escape
 
 from replicator.cli.client import NodeClient
-from replicator.cli.output import ago, console, echo, echo_json, table
+from replicator.cli.output import ago, console, echo, echo_json, echo_lines, plain, table
 from replicator.cli.target import CommandError, one_node, token_option
 from replicator.runtime.sessions import SessionStatus
 
@@ -70,8 +69,10 @@ def kick(
     if as_json:
         echo_json([asdict(one) for one in ended])
         return
-    for one in ended:
-        click.echo(f"ended {one.id}: {one.protocol} of {one.user or 'nobody'} from {one.address or 'this machine'}")
+    echo_lines(
+        f"ended {one.id}: {one.protocol} of {one.user or 'nobody'} from {one.address or 'this machine'}"
+        for one in ended
+    )
 
 
 def _check_user(user: str | None) -> None:
@@ -87,13 +88,13 @@ def _echo(sessions: Sequence[SessionStatus]) -> None:
         doing = one.doing or "-"
         made.add_row(
             one.id,
-            escape(one.user or "-"),
+            plain(one.user or "-"),
             one.address or "-",
             one.protocol,
             "yes" if one.tls else "no",
             ago(one.since_ms, now_ms),
-            escape(f"{doing} {ago(one.doing_since_ms, now_ms)}"),
-            escape(one.mailbox or "-"),
+            plain(f"{doing} {ago(one.doing_since_ms, now_ms)}"),
+            plain(one.mailbox or "-"),
             one.process,
         )
     users = len({one.user for one in sessions} - {None})

@@ -1,5 +1,12 @@
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
 import pytest
 import trio
 
@@ -32,6 +39,39 @@ def test_mail_that_cannot_be_read_is_an_error(node: ServedNode, invoke: Invoke) 
     result = invoke("fetch", "alice", "Größe/[1]", 1, "--url", node.url)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "the mail cannot be read to its end: " in result.stderr
+
+
+def test_terminal_obeys_no_mail(node: ServedNode) -> None:
+    async def save() -> None:
+        folder = await node.mail.folder("alice", "INBOX")
+        await node.mail.save(folder, NewMessage("Subject:\tÜ\x1b]0;title\x07 \x9b1m\u202e\r\n\r\nend\r\n".encode()))
+
+    trio.from_thread.run(save, trio_token=node.token)
+    near, far = pty.openpty()
+    command = [sys.executable, "-m", "replicator", "fetch", "alice", "INBOX", "1", "--url", node.url]
+    with os.fdopen(near, "rb", buffering=0) as terminal:
+        subprocess.run(command, stdout=far, check=True, timeout=60)
+        assert terminal.read(1000).decode() == "Subject:\tÜ?]0;title? ?1m?\r\n\r\nend\r\n"  # CR is the terminal's
+        os.close(far)
+
+
+def test_mail_that_is_expunged_while_it_is_asked_for_is_an_error(invoke: Invoke) -> None:
+    class Empty(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"\xc0")  # nil: no mail
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Empty) as server:
+        thread = Thread(target=server.handle_request)
+        thread.start()
+        result = invoke("fetch", "alice", "INBOX", "1", "--url", f"http://127.0.0.1:{server.server_port}")
+        thread.join()
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "has no mail with the UID 1 any more" in result.stderr
 
 
 @pytest.mark.parametrize(
