@@ -2,8 +2,8 @@
 
 Lark needs most of a second to build the tables of a grammar, and a few hundredths of a second to read them. So they are
 kept as Python keeps bytecode: in `__pycache__`, for one version of Python, made by whoever can write there, and made
-anew when the grammar, `lexical.lark`, Lark or the transformer's class is another one. Whoever can write there can run
-code in this process anyway, by the bytecode.
+anew when the grammar, `lexical.lark`, Lark, its options or the transformer's class is another one. Whoever can write
+there can run code in this process anyway, by the bytecode.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
 from importlib.resources import files
@@ -28,6 +29,9 @@ T = TypeVar("T")
 
 SUFFIX = ".tables"
 
+OPTIONS: Mapping[str, str] = {"parser": "lalr", "lexer": "contextual"}
+"""Options of Lark, which the tables depend on."""
+
 
 def parser_of(package: str, name: str, starts: list[str], transformer: Transformer[Token, T]) -> Lark:
     """Return the parser of the grammar `name` in a package; it may import terminals from `lexical.lark`.
@@ -38,17 +42,16 @@ def parser_of(package: str, name: str, starts: list[str], transformer: Transform
     text = grammar.read_text("utf-8")
     lexical = files("protocol").joinpath("lexical.lark").read_text("utf-8")
     maker = f"{type(transformer).__module__}.{type(transformer).__qualname__}"
-    key = "\0".join([text, lexical, *starts, maker, lark.__version__]).encode()
+    key = "\0".join([text, lexical, *starts, maker, lark.__version__, repr(OPTIONS)]).encode()
     place = _place(grammar)
     if place is not None and (kept := _kept(place, key)) is not None:
         return Lark.load(BytesIO(kept))
     parser = Lark(
         text,
         start=starts,
-        parser="lalr",
-        lexer="contextual",
         transformer=transformer,
         import_paths=[FromPackageLoader("protocol", ("",))],
+        **OPTIONS,
     )
     if place is not None and not sys.dont_write_bytecode:
         tables = BytesIO()

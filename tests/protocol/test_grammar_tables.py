@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from lark import Token, Transformer, UnexpectedInput, v_args
 
+from protocol import grammar_tables
 from protocol.grammar_tables import parser_of
 
 NUMBERS = """
@@ -70,6 +71,13 @@ def test_another_grammar_gets_tables_of_its_own(grammar: Grammar) -> None:
     grammar.path.write_text(NUMBERS.replace("_SP", '","', 1))
     assert grammar.read("1,2") == (False, 3)
     assert grammar.read("1,2") == (True, 3)
+
+
+def test_other_options_get_tables_of_their_own(grammar: Grammar, monkeypatch: pytest.MonkeyPatch) -> None:
+    grammar.read("1")
+    monkeypatch.setattr(grammar_tables, "OPTIONS", {"parser": "lalr", "lexer": "basic"})
+    assert grammar.read("1 2") == (False, 3)
+    assert grammar.read("1 2") == (True, 3)
 
 
 @pytest.mark.parametrize("at", [0, 40, -1])
