@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 
 import trio
 
@@ -26,7 +27,6 @@ log = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
 """Seconds from one reading at a signal to the next: each logs a line, and programs may send signals without end."""
-
 
 IN_FORCE_AT_ONCE = "quota."
 """The beginning of those keys that `Configuration.install` can put in force."""
@@ -46,9 +46,10 @@ class Configuration:
         """Keys that have changed in the file, and whose new values need a restart."""
 
     def install(self, new: Config) -> None:
-        """Put in force what can be. Log what has changed since the node started."""
+        """Put in force what can be. Log which keys that changed, and which need a restart."""
         changed = changed_keys(self._running, new)
         self._install(new.quota)
+        self._running = replace(self._running, quota=new.quota)
         self.restart_for = tuple(key for key in changed if not key.startswith(IN_FORCE_AT_ONCE))
         if at_once := [key for key in changed if key.startswith(IN_FORCE_AT_ONCE)]:
             log.info("the configuration was read again; in force now: %s", ", ".join(at_once))

@@ -16,12 +16,12 @@ import trio
 import trio.testing
 import trustme
 
-from replicator.config import OauthConfig, TlsConfig
+from replicator.config import LogConfig, OauthConfig, QuotaConfig, TlsConfig, default_config
 from replicator.errors import ConfigError
 from replicator.network.certificates import Certificates
 from replicator.network.rehearsal import certificate_faults
 from replicator.oauth import ProviderKeys, key_source
-from replicator.reloading import Reloading
+from replicator.reloading import Configuration, Reloading
 from replicator.runtime.environment import Environment
 from tests.end_to_end.helpers.certificates import certificate
 from tests.oauth.issuer import SigningKey, key_set
@@ -208,3 +208,19 @@ async def test_certificates_stay_where_another_process_refuses_them(files: TlsCo
     refuses = False
     await reloading.reload()
     assert certificates.for_clients() is not before
+
+
+def test_each_change_of_a_quota_is_told_once_and_also_when_it_is_taken_back(caplog: pytest.LogCaptureFixture) -> None:
+    before = default_config("dc1", Path("/srv"))
+    after = replace(before, quota=QuotaConfig(messages=5), log=LogConfig(keep_s=3600))
+    installed = list[QuotaConfig]()
+    configuration = Configuration(before, lambda: after, installed.append)
+    told = list[tuple[bool, bool]]()
+    for config in (after, after, before):
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            configuration.install(config)
+        told.append(("in force now: quota.messages" in caplog.text, "after a restart: log.keep" in caplog.text))
+    assert told == [(True, True), (False, True), (True, False)]
+    assert installed == [after.quota, after.quota, before.quota]
+    assert configuration.restart_for == ()
