@@ -18,7 +18,7 @@ from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import msgpack
 
@@ -324,7 +324,7 @@ class NodeClient:
         *,
         accepted: Collection[int] = (),
     ) -> object:
-        target = f"{path}?{urlencode(query)}" if query else path
+        target = f"{path}?{'&'.join(f'{name}={_segment(value)}' for name, value in query.items())}" if query else path
         headers = {} if body is None else {"Content-Type": content_type}
         with self._answering():
             response = self._request(method, target, body, headers)
@@ -430,7 +430,11 @@ def _given(**values: str | None) -> dict[str, str]:
 
 
 def _segment(text: str) -> str:
-    return quote(text, safe="")
+    """Return the text for one place in a URL. Raises CommandError."""
+    try:
+        return quote(text, safe="")
+    except UnicodeEncodeError as error:  # the shell has passed octets that are no text
+        raise CommandError(f"{text!r} is not UTF-8, as names are") from error
 
 
 def _reasons(document: object) -> list[str]:

@@ -90,3 +90,9 @@ def test_file_of_authorities_that_is_missing_is_told(
     result = invoke("reload", "--url", "https://127.0.0.1:1")
     assert result.exit_code == 2
     assert f"the variable SSL_CERT_FILE: there is no file {tmp_path / 'none.pem'}" in result.stderr
+
+
+@pytest.mark.parametrize("command", [("who", "\udcff"), ("fetch", "\udcff", "INBOX", "1"), ("quota", "\udcff")])
+def test_names_that_are_no_text_are_told(invoke: Invoke, command: tuple[str, ...]) -> None:
+    result = invoke(*command, "--url", "http://127.0.0.1:9")
+    assert (result.exit_code, result.stderr) == (1, "Error: '\\udcff' is not UTF-8, as names are\n")
