@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 
 import msgpack
@@ -12,14 +12,16 @@ import trio
 
 from protocol.values import UidSet
 from replicator.config import LimitsConfig
+from replicator.errors import ContentUnavailableError
 from replicator.http.access import Access
 from replicator.http.mail.mail_routes import TOGETHER_MESSAGES, get_mail
 from replicator.http.message import Request
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.http.tokens import Role, Tokens, add_token, delete_token
-from replicator.mail.mailstore import NewMessage
-from replicator.mail.view import ViewChange
+from replicator.mail.mailstore import BodyReader, NewMessage
+from replicator.mail.view import Message, ViewChange
+from replicator.replication.timing import BODIES_PATIENCE_S
 from tests.http.conversation import Answer, Conversation, conversation
 from tests.one_node import HookedMail
 
@@ -109,6 +111,27 @@ async def test_mail_that_cannot_be_read_is_told_and_the_rest_is_sent(
         found = bodies(await get(talk, INBOX))
     assert [uid for uid, body in found.items() if isinstance(body, str)] == [1, 5]
     assert len(found) == len(BODIES)
+
+
+async def test_many_bodies_that_are_long_in_being_given_up_do_not_break_the_answer_off(
+    services: HttpServices,
+    filled: HookedMail,
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001
+) -> None:
+    async def give_up(message: Message) -> BodyReader:
+        await trio.sleep(BODIES_PATIENCE_S)
+        raise ContentUnavailableError(f"no node in reach has UID {message.uid}")
+
+    async def none_at_once(*_: object) -> Mapping[bytes, BodyReader]:
+        await trio.lowlevel.checkpoint()
+        return {}
+
+    monkeypatch.setattr(filled, "read_body", give_up)
+    monkeypatch.setattr(filled, "read_bodies", none_at_once)
+    async with conversation(HttpServer(services)) as talk:
+        found = bodies(await get(talk, INBOX))
+    assert found == {uid: f"no node in reach has UID {uid}" for uid in range(1, len(BODIES) + 1)}
 
 
 async def test_mail_that_gets_another_uid_meanwhile_is_sent_once(services: HttpServices, filled: HookedMail) -> None:

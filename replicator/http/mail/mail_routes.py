@@ -19,6 +19,7 @@ from functools import partial
 from http import HTTPStatus
 
 import msgpack
+import trio
 
 from protocol.units import KIB
 from protocol.values import UID_MAX
@@ -34,7 +35,11 @@ TOGETHER_MESSAGES, TOGETHER_BYTES = 50, 256 * KIB
 """Small bodies that are read together, and held in memory."""
 
 PIECE_BYTES = 64 * KIB
-"""Octets that are sent at once, at least, unless the answer ends."""
+"""Octets that are sent at once, at least, unless the answer ends or they have waited for `PIECE_S`."""
+
+PIECE_S = 5.0
+"""Seconds for which octets may wait for others. A body that no node in reach has takes half a minute to be given up,
+and several of them longer than server and client wait for a piece."""
 
 
 async def get_mail(services: HttpServices, request: Request) -> PieceStream:
@@ -50,15 +55,15 @@ async def get_mail(services: HttpServices, request: Request) -> PieceStream:
 
 async def _pieces(services: HttpServices, view: MailboxView, wanted: Sequence[Message]) -> AsyncGenerator[bytes, None]:
     """Yield the answer in pieces of some size."""
-    gathered, size_bytes = list[bytes](), 0
+    gathered, size_bytes, since = list[bytes](), 0, trio.current_time()
     async with aclosing(_values(services, view, wanted)) as values:
         async for value in values:
             packed = msgpack.packb(value)
             gathered.append(packed)
             size_bytes += len(packed)
-            if size_bytes >= PIECE_BYTES:
+            if size_bytes >= PIECE_BYTES or trio.current_time() >= since + PIECE_S:
                 yield b"".join(gathered)
-                gathered, size_bytes = [], 0
+                gathered, size_bytes, since = [], 0, trio.current_time()
     yield b"".join([*gathered, msgpack.packb(None)])
 
 
