@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import trio
 
+from replicator.errors import UnavailableError
 from replicator.runtime.environment import wall_clock_ms
 
 PAGE_SESSIONS = 200  # looked at in some 4 milliseconds of the event loop
@@ -182,14 +183,23 @@ class NodeSessions:
         return found
 
     async def end(self, user: str | None, wanted: Callable[[SessionStatus], bool]) -> Sequence[SessionStatus]:
-        """End a user's sessions, or any, that are wanted, and return them. Raises as `list`."""
+        """End a user's sessions, or any, that are wanted, and return them.
+
+        Raises UnavailableError if a process does not answer, once those of all others are ended.
+        """
         ended: Statuses = []
+        failure: UnavailableError | None = None
         for source in self._sources():
-            async with aclosing(_pages(source, user)) as pages:
-                async for page in pages:
-                    found = {session.id: session for session in page if wanted(session)}
-                    if found:
-                        ended += [found[one] for one in await source.end([*found])]
+            try:
+                async with aclosing(_pages(source, user)) as pages:
+                    async for page in pages:
+                        found = {session.id: session for session in page if wanted(session)}
+                        if found:
+                            ended += [found[one] for one in await source.end([*found])]
+            except UnavailableError as error:
+                failure = error
+        if failure is not None:
+            raise failure
         return ended
 
     def _sources(self) -> Sequence[SessionSource]:

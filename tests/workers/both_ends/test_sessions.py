@@ -43,3 +43,20 @@ async def test_a_door_that_hangs_is_named(autojump_clock: MockClock) -> None:  #
         door.calls["sessions"] = hang
         with pytest.raises(UnavailableError, match="the process of door 1 does not answer"):
             await NodeSessions(Sessions(), lambda: [RemoteSessions(core, "door 1")]).list(None, lambda _: True)
+
+
+async def test_a_door_that_hangs_keeps_no_other_session_from_being_ended(
+    autojump_clock: MockClock,  # noqa: ARG001
+) -> None:
+    async def hang(*_: object) -> None:
+        await trio.sleep_forever()
+
+    at_door = Sessions("door 2")
+    async with channels() as (core, hanging), channels() as (other_core, door):
+        hanging.calls["sessions"] = hang
+        answer_for_sessions(door, at_door)
+        node = NodeSessions(Sessions(), lambda: [RemoteSessions(core, "door 1"), RemoteSessions(other_core, "door 2")])
+        with at_door.opened("imap", "::2", lambda: FACTS) as there:
+            with pytest.raises(UnavailableError, match="the process of door 1 does not answer"):
+                await node.end("alice", lambda _: True)
+            assert there.was_ended
