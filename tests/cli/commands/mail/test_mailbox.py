@@ -106,6 +106,9 @@ def test_deletion_is_not_begun_without_a_yes(node: ServedNode, invoke: Invoke) -
     result = invoke("mailbox", "delete", "alice", "Old", "--url", node.url)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "this deletes Old of alice, with 0 messages; nodes keep it for 14 days" in result.stderr
+    changed(node, invoke, "create", "alice", "INBOX/Sub/One")
+    result = invoke("mailbox", "delete", "alice", "inbox/Sub", "--recursive", "--url", node.url)
+    assert "this deletes INBOX/Sub/One, INBOX/Sub of alice" in result.stderr
     assert "Old" in listed(node, invoke)
 
 
