@@ -21,6 +21,7 @@ from replicator.mail.mailstore import SEPARATOR
 _FROM: Final = re.compile(rb"^(>*From )", re.MULTILINE)
 _STATUS: Final = re.compile(rb"^(?:(?:X-)?Status|X-Keywords):[^\n]*\n(?:[ \t][^\n]*\n)*", re.MULTILINE | re.IGNORECASE)
 _LETTERS: Final = {"\\Answered": "A", "\\Flagged": "F", "\\Draft": "T", "\\Deleted": "D"}
+_LIKE_A_FILE: Final = re.compile(r"\.mbox(?:_\d+)?\Z", re.IGNORECASE)  # a directory of this name may be in the way
 _EMPTY_LINE: Final = re.compile(rb"\A\n|\n\n")
 
 HEADER_BYTES_MAX: Final = 512 * KIB
@@ -39,9 +40,10 @@ class MboxWriter:
         """See `MailWriter`."""
         # A level such as `..` leads out of the directory, and one that begins with a dot is hidden.
         levels = ["_" + level[1:] if level.startswith(".") else level for level in name.split(SEPARATOR)]
-        wanted = self._directory.joinpath(*levels[:-1], f"{levels[-1]}.mbox")
-        for above in reversed([*wanted.parents][: len(levels) - 1]):
-            above.mkdir(PRIVATE_DIRECTORY, exist_ok=True)
+        above = [f"{level}_" if _LIKE_A_FILE.search(level) else level for level in levels[:-1]]
+        wanted = self._directory.joinpath(*above, f"{levels[-1]}.mbox")
+        for directory in reversed([*wanted.parents][: len(above)]):
+            directory.mkdir(PRIVATE_DIRECTORY, exist_ok=True)
         path = not_taken(wanted)
         if path != self._directory / f"{name}.mbox":
             self.notes.append(

@@ -160,6 +160,21 @@ def test_mbox_comes_back_by_an_import_with_its_flags(node: ServedNode, invoke: I
         assert after.endswith((own, own + b"\r\n")), before
 
 
+def test_folders_whose_names_are_those_of_files_are_written_to_an_mbox(
+    served: ServedNode, invoke: Invoke, tmp_path: Path
+) -> None:
+    async def fill() -> None:
+        for name in ("a", "a.mbox/b", "a.mbox_2/b"):
+            folder = await served.mail.create_folder("alice", name)
+            await served.mail.save(folder, NewMessage(name.encode() + b"\r\n\r\n"))
+
+    at_node(served, fill)
+    result = invoke("export", "alice", "--to", f"mbox:{tmp_path / 'out'}", "--json", "--url", served.url)
+    assert (result.exit_code, json.loads(result.stdout)["failures"]) == (0, [])
+    for name in ("a.mbox", "a.mbox_/b.mbox", "a.mbox_2_/b.mbox"):
+        assert len(mails_of(mailbox.mbox(tmp_path / "out" / name, create=False))) == 1
+
+
 def test_more_keywords_than_a_maildir_has_letters_are_named(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
     async def fill() -> None:
         inbox = await served.mail.folder("alice", "INBOX")
