@@ -169,6 +169,7 @@ def test_a_table_stays_right_through_a_history_of_edits(history: list[list[Edit]
         ("ann:*\nbob:*\n", "ann:{PLAIN}x\nbob:*\n", True),
         ("ann:*\nbob:*\n", "ann:*\n", True),
         ("ann:*\n", "ann:*\nbob:*\n", True),
+        ("ann:*\nbob:*\n# end\n", "# begin\nbob:*\nann:*\n", True),
         ("ann:*\n", "ann:*\nANN:{PLAIN}x\n", False),
         ("ann:*\n", "ann:*\nann:*\n", False),
         ("ann:*\n", "ann:{MD5}x\n", False),
