@@ -249,10 +249,12 @@ class UserDirectory:
         if user is None:
             reason = Reason(Obstacle.NO_SUCH_USER, f"there is no user {folded(name)!r}, nor one by a part of this name")
             return self._trial(folded(name), None, [reason])
-        table = self._known()
-        stored = table.users.get(user)
+        stored = self._known().users.get(user)
         secret = password.encode("utf-8", "surrogateescape")
         is_right = None if stored is None else await self._is_right(stored, secret)
+        table = self._known()
+        if user not in table.users or table.users[user] != stored:
+            return await self.try_login(name, password)  # the file has changed meanwhile
         return self._trial(user, user, reasons_against(table, user, self._site, is_right=is_right))
 
     async def _is_right(self, stored: PasswordHash, secret: bytes) -> bool:
@@ -429,12 +431,11 @@ class UserDirectory:
             raise UnavailableError("too many logins are waiting after failed ones; try again later") from None
 
     async def _check(self, user: str, secret: bytes) -> Login | None:
-        table, version = self._known(), self._version
-        stored = table.users.get(user)
+        stored, version = self._known().users.get(user), self._version
         usable = _is_usable(secret)
         against = stored or self._decoys.hash_to_check()
         matches = await self._run_in_thread(lambda: against.check(secret if stored and usable else b"-"))
-        if stored is None or not usable or not matches or user in table.disabled:
+        if stored is None or not usable or not matches or user in self._known().disabled:
             return None
         login = Login(user, stored)
         # If the file changed meanwhile, the next attempt uses the new one, and this result is not remembered.
