@@ -35,6 +35,9 @@ def certificate_faults(node: str, tls: TlsConfig | None, certificates: Certifica
     expired = {file: certificate for file, certificate in certificates.files().items() if certificate.expires <= now}
     for file, certificate in expired.items():
         yield f"{file} has expired ({certificate}); renew it"
+    for file, ends in certificates.lists_end().items():
+        if ends <= now:
+            yield f"{file} counts until {ends:%Y-%m-%d} only, and all certificates of clients are refused; replace it"
     dialling, accepting = certificates.dialling(), certificates.accepting()
     if tls is None or dialling is None or accepting is None or expired.keys() & {tls.certificate, tls.ca}:
         return

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from replicator.config import TlsConfig
+from replicator.config import ClientCertificatesConfig, TlsConfig
 from replicator.network.certificates import Certificates
 from replicator.network.rehearsal import certificate_faults
 
@@ -127,3 +127,17 @@ def test_a_certificate_that_is_good_for_one_side_only_is_a_fault(
     assert fault.startswith("dc1.pem cannot be used for links: unsuitable certificate purpose (dc1, until ")
     both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     assert faults(tmp_path, issue("dc1", root, ecdsa_key(), uses=both, is_ca=False), [], root) == []
+
+
+@pytest.mark.parametrize("ends", [PAST, LATE])
+def test_a_list_of_revoked_certificates_that_is_out_of_date_is_a_fault(
+    tmp_path: Path, root: Issued, ends: datetime
+) -> None:
+    made = x509.CertificateRevocationListBuilder(root.certificate.subject, LONG_AGO, ends)
+    crl = tmp_path / "clients.crl"
+    crl.write_bytes(made.sign(root.key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    ca = tmp_path / "clients.pem"
+    ca.write_bytes(root.pem())
+    found = certificate_faults("dc1", None, Certificates(None, of_clients=ClientCertificatesConfig(ca, crl)))
+    said = f"{crl} counts until {PAST:%Y-%m-%d} only, and all certificates of clients are refused; replace it"
+    assert list(found) == ([said] if ends is PAST else [])
