@@ -124,7 +124,7 @@ async def run_node(
             refusals=refusals,
             is_new=not has_begun,
         )
-        users = _users_of(config, environment)
+        users = await _users_of(config, environment)
         quotas = Quotas(
             store.usage,
             users.quota_limits,
@@ -182,7 +182,7 @@ async def run_node(
             nursery.start_soon(coordinator.run)
             await nursery.start(metrics.run, config.mastership.heartbeat_s)
             nursery.start_soon(report.run)
-            for run in _runs(keys, user_table):
+            for run in _runs(users, keys, user_table):
                 nursery.start_soon(run)
             nursery.start_soon(tasks.run)
             nursery.start_soon(coordinator.bodies.sweep)
@@ -202,9 +202,11 @@ async def run_node(
             ready()
 
 
-def _runs(keys: ProviderKeys | None, user_table: ClusterUsers | None) -> list[Callable[[], Awaitable[None]]]:
-    """Return the tasks of those parts that are configured."""
-    return [*([keys.run] if keys else []), *([user_table.run] if user_table else [])]
+def _runs(
+    users: UserDirectory, keys: ProviderKeys | None, user_table: ClusterUsers | None
+) -> list[Callable[[], Awaitable[None]]]:
+    """Return the tasks of users, and of those parts that are configured."""
+    return [users.run, *([keys.run] if keys else []), *([user_table.run] if user_table else [])]
 
 
 def _registry() -> CollectorRegistry:
@@ -215,12 +217,12 @@ def _registry() -> CollectorRegistry:
     return registry
 
 
-def _users_of(config: Config, environment: Environment) -> UserDirectory:
+async def _users_of(config: Config, environment: Environment) -> UserDirectory:
     quota = QuotaLimits(config.quota.storage_bytes, config.quota.messages)
     file, site = config.users.passwd_file, site_of(config)
     is_from_cluster = config.users.source is UserSource.CLUSTER
     users = UserDirectory(file, quota=quota, clock_ms=environment.clock_ms, site=site, is_from_cluster=is_from_cluster)
-    users.refresh()  # warn of a missing file now, not when the first mail arrives
+    await users.load()  # warn of a missing file now, not when the first mail arrives
     return users
 
 

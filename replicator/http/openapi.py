@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, NotRequired, Union, get_args, get_ori
 from replicator.http.access import needed_role
 from replicator.http.documents import ProblemDocument
 from replicator.http.message import JSON_TYPE, PROBLEM_TYPE
-from replicator.http.parameters import NUMBERS, PARAMETERS
+from replicator.http.parameters import FLAGS, NUMBERS, PARAMETERS
 from replicator.http.routing import Route, Services
 
 Schema = dict[str, object]
@@ -56,8 +56,8 @@ def _operation(route: Route[Services], schemas: Schemas) -> Schema:
     operation: Schema = {
         "summary": told.partition("\n")[0],
         "parameters": [
-            *(_parameter(part[1:-1], "path") for part in route.path.split("/") if part.startswith("{")),
-            *(_parameter(name, "query") for name in sorted(route.query)),
+            *(_parameter(part[1:-1], "path", is_needed=True) for part in route.path.split("/") if part.startswith("{")),
+            *(_parameter(name, "query", is_needed=name in route.needed) for name in sorted(route.query)),
         ],
         "responses": {"2XX": answer, "default": {"$ref": "#/components/responses/Problem"}},
         "security": [] if route.is_open else [{"token": [needed_role(route.method, route)]}, {}],
@@ -68,12 +68,12 @@ def _operation(route: Route[Services], schemas: Schemas) -> Schema:
     return operation
 
 
-def _parameter(name: str, place: str) -> Schema:
-    kind = "integer" if name in NUMBERS else "string"
+def _parameter(name: str, place: str, *, is_needed: bool) -> Schema:
+    kind = "integer" if name in NUMBERS else "boolean" if name in FLAGS else "string"
     return {
         "name": name,
         "in": place,
-        "required": place == "path",
+        "required": is_needed,
         "description": PARAMETERS[name],
         "schema": {"type": kind},
     }
@@ -84,11 +84,12 @@ class Schemas:
 
     def __init__(self) -> None:
         self.named: dict[str, Schema] = {}
+        self._described: dict[str, tuple[type, bool]] = {}
 
     def of(self, kind: object, *, may_be_left_out: bool = False) -> Schema:
         """Return the schema of a type as JSON has it. `may_be_left_out`: members with a default may be, or be null.
 
-        Raises TypeError.
+        Raises TypeError, also if two classes, or two forms of one, would have the same name.
         """
         if kind in SIMPLE:
             return SIMPLE[kind]
@@ -109,6 +110,9 @@ class Schemas:
 
     def _of_class(self, kind: type[Any], *, may_be_left_out: bool) -> Schema:
         reference: Schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
+        described = self._described.setdefault(kind.__name__, (kind, may_be_left_out))
+        if described != (kind, may_be_left_out):
+            raise TypeError(f"{kind} has no schema of its own: {described[0]} has its name")
         if kind.__name__ in self.named:
             return reference
         self.named[kind.__name__] = {}  # a class may refer to itself
@@ -119,7 +123,9 @@ class Schemas:
         }
         optional = {name for name, hint in hints.items() if get_origin(hint) is NotRequired}
         if may_be_left_out and is_dataclass(kind):
-            optional |= {each.name for each in fields(kind) if each.default is not MISSING}
+            defaults = {each.name for each in fields(kind) if each.default is not MISSING}
+            optional |= defaults
+            hints |= {name: hints[name] | None for name in defaults}
         members = {
             name: self.of(get_args(hint)[0] if get_origin(hint) is NotRequired else hint)
             for name, hint in hints.items()

@@ -35,6 +35,10 @@ NUMBERS = frozenset({"after", "last", "received_ms", "since_ms", "uid"})
 """Those that are whole numbers."""
 
 
+FLAGS = frozenset({"new", "wait"})
+"""Those that are true or false."""
+
+
 def number(request: Request, name: str, maximum: int, minimum: int = 0) -> int | None:
     """Return a number of the query; None if it is not there. Raises ProblemError."""
     text = request.query.get(name)
@@ -53,13 +57,6 @@ def flag(request: Request, name: str) -> bool:
     if given not in {"true", "false"}:
         raise ProblemError(HTTPStatus.BAD_REQUEST, f"query: {name} must be true or false")
     return given == "true"
-
-
-def text(request: Request, name: str) -> str:
-    """Return a text of the query, which must be there. Raises ProblemError."""
-    if name not in request.query:
-        raise ProblemError(HTTPStatus.BAD_REQUEST, f"query: {name} is missing")
-    return request.query[name]
 
 
 def no_such_user(name: str) -> ProblemError:

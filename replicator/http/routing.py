@@ -26,14 +26,15 @@ class Route(Generic[Services]):
     type that web pages may send to another origin without a preflight request, so no page can write here through an
     operator's browser (there is no CORS). `is_open`: for everybody, whatever the listener's rules. `is_for_proxies`:
     for proxies of mail clients, whose tokens are good for nothing else. `is_private`: it tells more of users than
-    tokens for reading are good for. `answer` and `takes` are the types of the JSON in answer and body, for `openapi`;
-    None: it is no JSON.
+    tokens for reading are good for. `needed`: those of `query` that must be there. `answer` and `takes` are the types
+    of the JSON in answer and body, for `openapi`; None: it is no JSON.
     """
 
     method: str
     path: str
     handler: Callable[[Services, Request], Awaitable[Response | EventStream | PieceStream]]
     query: frozenset[str] = frozenset()
+    needed: frozenset[str] = frozenset()
     body_type: str | None = None
     is_open: bool = False
     is_for_proxies: bool = False
@@ -66,7 +67,7 @@ def find_route(routes: Sequence[Route[Services]], head: Head) -> tuple[Route[Ser
     for route, values in matching:
         if route.method == method:
             _check_body(route.body_type, head)
-            return route, Request(path=values, query=_parse_query(url.query, route.query), headers=head.headers)
+            return route, Request(path=values, query=_parse_query(url.query, route), headers=head.headers)
     methods = [route.method for route, _ in matching]
     allowed = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
     raise ProblemError(
@@ -101,19 +102,21 @@ def _decode(segment: str) -> str:
         raise ProblemError(HTTPStatus.BAD_REQUEST, f"{segment!r} is not percent-encoded UTF-8") from None
 
 
-def _parse_query(query: str, known: frozenset[str]) -> Mapping[str, str]:
+def _parse_query(query: str, route: Route[Services]) -> Mapping[str, str]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX)
     except ValueError as error:
         raise ProblemError(HTTPStatus.BAD_REQUEST, f"query: {error}") from None
     values: dict[str, str] = {}
     for name, value in pairs:
-        if name not in known:
-            accepted = ", ".join(sorted(known)) or "none"
+        if name not in route.query:
+            accepted = ", ".join(sorted(route.query)) or "none"
             raise ProblemError(HTTPStatus.BAD_REQUEST, f"query: {name!r} is unknown here; known: {accepted}")
         if name in values:
             raise ProblemError(HTTPStatus.BAD_REQUEST, f"query: {name!r} is given twice")
         values[name] = value
+    if missing := route.needed - values.keys():
+        raise ProblemError(HTTPStatus.BAD_REQUEST, f"query: {min(missing)} is missing")
     return values
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from cryptography import x509
@@ -78,7 +79,7 @@ class ServerContext(ssl.SSLContext):
 
 
 class Contexts(NamedTuple):
-    """The contexts made of the files as they were at one time."""
+    """The contexts made of the files as they were at one time. `lists_end`: until when lists of revoked ones count."""
 
     files: Mapping[Path, Certificate]
     for_clients: ssl.SSLContext | None = None
@@ -86,6 +87,7 @@ class Contexts(NamedTuple):
     for_provider: ssl.SSLContext | None = None
     accepting: ssl.SSLContext | None = None
     dialling: ssl.SSLContext | None = None
+    lists_end: Mapping[Path, datetime] = MappingProxyType({})
 
 
 class Certificates:
@@ -154,6 +156,10 @@ class Certificates:
         """Return the certificates in use, by the files that they were read from."""
         return self._contexts.files
 
+    def lists_end(self) -> Mapping[Path, datetime]:
+        """Return until when lists of revoked certificates count, by the files that they were read from."""
+        return self._contexts.lists_end
+
     def own(self) -> Certificate:
         """Return the node's certificate, if there are contexts."""
         assert self._config is not None, "there are no contexts"
@@ -171,10 +177,11 @@ def _read(
     if of_clients is not None:
         files = {**files, **_described(CLIENT_CERTIFICATES, of_clients.ca)}
         for_imap = _for_clients(section, shown, of_clients)
+    ends = _lists_end(of_clients)
     if config is None:
-        return Contexts(files, context, for_imap)
+        return Contexts(files, context, for_imap, lists_end=ends)
     own = (config.certificate,) if config.ca is None else (config.certificate, config.ca)
-    contexts = Contexts({**_described("[tls]", *own), **files}, context, for_imap)
+    contexts = Contexts({**_described("[tls]", *own), **files}, context, for_imap, lists_end=ends)
     if config.ca is None:
         return contexts
     return contexts._replace(
@@ -263,13 +270,24 @@ def _ask_for_certificates(context: ssl.SSLContext, of_clients: ClientCertificate
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"{CLIENT_CERTIFICATES}: cannot use {of_clients.ca}: {_why(error)}") from error
     if (crl := of_clients.crl) is not None:
+        _lists_end(of_clients)
         try:
-            x509.load_pem_x509_crl(crl.read_bytes())
             context.load_verify_locations(crl)
-        except (OSError, ValueError) as error:  # an SSLError is an OSError
-            why = error.strerror if isinstance(error, OSError) else f"it is no CRL in the form PEM ({error})"
-            raise ConfigError(f"{CLIENT_CERTIFICATES}: cannot use {crl}: {why}") from error
+        except OSError as error:  # an SSLError is one
+            raise ConfigError(f"{CLIENT_CERTIFICATES}: cannot use {crl}: {error.strerror}") from error
         context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+
+
+def _lists_end(of_clients: ClientCertificatesConfig | None) -> Mapping[Path, datetime]:
+    """Return until when the list of revoked certificates counts, by its file. Raises ConfigError."""
+    if of_clients is None or of_clients.crl is None:
+        return {}
+    try:
+        ends = x509.load_pem_x509_crl(of_clients.crl.read_bytes()).next_update_utc
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"it is no CRL in the form PEM ({error})"
+        raise ConfigError(f"{CLIENT_CERTIFICATES}: cannot use {of_clients.crl}: {why}") from error
+    return {} if ends is None else {of_clients.crl: ends}
 
 
 def _for_provider(ca: Path | None) -> ssl.SSLContext:

@@ -1,9 +1,9 @@
 """The users as the doors see them: look-up of names, check of passwords, and validity of log-ins.
 
-Belongs to the event loop: only hashing runs in threads. The file is examined on every request and read again when it
-has changed; that costs a `stat`, and now and then the reading of a small file. Some programs write the file in place
-while requests arrive: a file that is empty or ends within a line is not accepted, and users missing from the next
-version are not removed at once.
+Belongs to the event loop: only hashing runs in threads, and the reading of many new lines. The file is examined on
+every request and read again when it has changed; that costs a `stat`, and now and then a moment. Some programs write
+the file in place while requests arrive: a file that is empty or ends within a line is not accepted, and users missing
+from the next version are not removed at once.
 """
 
 from __future__ import annotations
@@ -23,10 +23,18 @@ from replicator.errors import OtherClusterError, UnavailableError, UsersUnavaila
 from replicator.runtime.addresses import network_of
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.runtime.logs.fields import LogFields
+from replicator.runtime.signals import Signal
 from replicator.users.accounts import Account, accounts_of
 from replicator.users.decoys import Decoys
 from replicator.users.names import candidates, folded
-from replicator.users.passwd_file import Line, PasswdFileError, UserTable, read_whole_file
+from replicator.users.passwd_file import (
+    Line,
+    PasswdFileError,
+    UserTable,
+    read_few_lines,
+    read_new_table,
+    read_whole_file,
+)
 from replicator.users.schemes import PASSWORD_MAX_BYTES, PasswordHash
 from replicator.users.scram import ScramAttempt, ScramKeys
 from replicator.users.throttle import NAME_CHARACTERS_MAX, Penalty, Throttle
@@ -125,6 +133,8 @@ class UserDirectory:
         self._table: UserTable | None = None  # None: no file could be read since the process started
         self._leaving: dict[str, _Leaving] = {}
         self._unreadable: str | None = None
+        self._has_reader = False
+        self._is_behind = Signal()  # set: the file has changed, and is to be read in a thread
         self._hashing = trio.CapacityLimiter(HASHES_AT_ONCE)
         self.key = key or secrets.token_bytes(32)
         self._decoys = Decoys(UserTable(), self.key)
@@ -239,10 +249,12 @@ class UserDirectory:
         if user is None:
             reason = Reason(Obstacle.NO_SUCH_USER, f"there is no user {folded(name)!r}, nor one by a part of this name")
             return self._trial(folded(name), None, [reason])
-        table = self._known()
-        stored = table.users.get(user)
+        stored = self._known().users.get(user)
         secret = password.encode("utf-8", "surrogateescape")
         is_right = None if stored is None else await self._is_right(stored, secret)
+        table = self._known()
+        if user not in table.users or table.users[user] != stored:
+            return await self.try_login(name, password)  # the file has changed meanwhile
         return self._trial(user, user, reasons_against(table, user, self._site, is_right=is_right))
 
     async def _is_right(self, stored: PasswordHash, secret: bytes) -> bool:
@@ -419,12 +431,11 @@ class UserDirectory:
             raise UnavailableError("too many logins are waiting after failed ones; try again later") from None
 
     async def _check(self, user: str, secret: bytes) -> Login | None:
-        table, version = self._known(), self._version
-        stored = table.users.get(user)
+        stored, version = self._known().users.get(user), self._version
         usable = _is_usable(secret)
         against = stored or self._decoys.hash_to_check()
         matches = await self._run_in_thread(lambda: against.check(secret if stored and usable else b"-"))
-        if stored is None or not usable or not matches or user in table.disabled:
+        if stored is None or not usable or not matches or user in self._known().disabled:
             return None
         login = Login(user, stored)
         # If the file changed meanwhile, the next attempt uses the new one, and this result is not remembered.
@@ -441,31 +452,94 @@ class UserDirectory:
     def _digest(self, user: str, secret: bytes) -> bytes:
         return hmac.digest(self.key, user.encode("utf-8", "surrogateescape") + b"\0" + secret, hashlib.sha256)
 
-    def refresh(self) -> None:
-        """Read the file again if it has changed, and log changes. While it cannot be read, the last contents hold."""
+    async def load(self) -> None:
+        """Read the file before `run` begins, in a thread if it has many users."""
+        self.refresh(may_hold_up=False)
+        if self._is_behind.is_set():
+            await self._catch_up()
+
+    async def run(self) -> None:
+        """Read in a thread what would hold up the event loop, until cancelled. Meanwhile the last contents hold."""
+        self._has_reader = True
+        try:
+            while True:
+                await self._is_behind.wait()
+                await self._catch_up()
+        finally:
+            self._has_reader = False
+            self._is_behind.clear()
+
+    async def _catch_up(self) -> None:
+        """Read the file in a thread; `refresh` changes nothing until then."""
+        before, version = self._table, self._file_version()
+
+        def read() -> tuple[UserTable, Decoys]:
+            table = read_new_table(self._path, before)
+            return table, Decoys(table, self.key)
+
+        try:
+            if version is None:
+                return
+            table, decoys = await self._run_in_thread(read)
+        except (OSError, PasswdFileError) as error:
+            self._version = version
+            self._note_unreadable(error)
+        else:
+            is_in_place = self._is_in_place(version)
+            self._version = version
+            self._note_read(len(table.users))
+            self._replace(table, decoys, in_place=is_in_place)
+        finally:
+            self._is_behind.clear()
+
+    def refresh(self, *, may_hold_up: bool = True) -> None:
+        """Read the file again if it has changed, and log changes. While it cannot be read, the last contents hold.
+
+        What would take long is left to `run`, if that runs, or without `may_hold_up` to `load`.
+        """
+        if self._is_behind.is_set():
+            return
         version = self._file_version()
         if version is None or version == self._version:
             return
-        in_place = self._version is None or version[0] == self._version[0]
-        self._version = version
         try:
-            table, removed, added = read_whole_file(self._path, self._table)
+            if may_hold_up and not self._has_reader:
+                reading = read_whole_file(self._path, self._table)
+            elif (found := read_few_lines(self._path, self._table)) is not None:
+                reading = found
+            else:
+                self._is_behind.set()
+                return
         except (OSError, PasswdFileError) as error:
+            self._version = version
             self._note_unreadable(error)
             return
+        in_place = self._is_in_place(version)
+        self._version = version
+        table, removed, added = reading
+        self._note_read(len(table.users))
+        if removed is None:
+            self._replace(table, Decoys(table, self.key), in_place=in_place)
+            return
+        self._patch(removed, added, in_place=in_place)
+        for problem in self._homeless():
+            log.warning("%s", problem)
+
+    def _is_in_place(self, version: FileVersion) -> bool:
+        return self._version is None or version[0] == self._version[0]
+
+    def _note_read(self, users: int) -> None:
         self._unreadable = None
         self._remembered.clear()
-        log.info("users read %s", LogFields({"users": len(table.users), "file": self._path}))
-        if removed is not None:
-            self._patch(removed, added, in_place=in_place)
-            for problem in self._homeless():
-                log.warning("%s", problem)
-            return
+        log.info("users read %s", LogFields({"users": users, "file": self._path}))
+
+    def _replace(self, table: UserTable, decoys: Decoys, *, in_place: bool) -> None:
+        """Use another table from now on."""
         if self._table is not None:
             gone = self._table.users.keys() - table.users.keys()
             self._note_leaving({user: self._table.users[user] for user in gone}, in_place=in_place)
         self._table = table
-        self._decoys = Decoys(table, self.key)
+        self._decoys = decoys
         for problem in (*table.problems[:LOGGED_MAX], *table.remarks, *self._homeless()):
             log.warning("%s", problem)
         if len(table.problems) > LOGGED_MAX:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import re
 import secrets
+from collections import ChainMap, Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -18,7 +19,7 @@ from typing import NamedTuple, TypeVar
 from protocol.units import MIB
 from replicator.runtime.files.line_files import edit_lines
 from replicator.users import scram
-from replicator.users.file_patch import stretch_between
+from replicator.users.file_patch import Stretch, stretch_between
 from replicator.users.names import folded
 from replicator.users.schemes import DEFAULT_SCHEME, PasswordHash, hash_password, parse_hash
 from replicator.users.words.foreign_words import foreign_words, meaning_of
@@ -34,6 +35,9 @@ FILE_MAX_BYTES = 64 * MIB
 USER_MAX_BYTES = 254
 """Octets of a name; no address is longer (RFC 5321 section 4.5.3.1.3, without its angle brackets)."""
 
+
+FEW_LINES = 2000
+"""Lines that are parsed in a tenth of a second: as many as may hold up a node's event loop."""
 
 LINE_MAX_BYTES = 4096
 """Octets of a line that is kept in the cluster's table."""
@@ -154,14 +158,38 @@ def read_whole_file(path: Path, before: UserTable | None = None) -> Reading:
     Such a file lacks existing users, and may contain a truncated name of a user who does not exist. Raises OSError,
     PasswdFileError.
     """
+    data = _read_whole(path)
+    patched = None if before is None else _patched(before, data)
+    return _new_table(path, data, before) if patched is None else patched
+
+
+def read_few_lines(path: Path, before: UserTable | None) -> Reading | None:
+    """Read the file as `read_whole_file` does, if that takes a moment only; else None, and `before` stays as it is.
+
+    It does if the file, or what has changed in it, has at most `FEW_LINES`. Raises as `read_whole_file`.
+    """
+    data = _read_whole(path)
+    patched = None if before is None else _patched(before, data)
+    if patched is not None:
+        return patched
+    return _new_table(path, data, before) if data.count(b"\n") <= FEW_LINES else None
+
+
+def read_new_table(path: Path, before: UserTable | None) -> UserTable:
+    """Read the file as `read_whole_file` does, and never change `before`. Raises as that."""
+    return _new_table(path, _read_whole(path), before).table
+
+
+def _read_whole(path: Path) -> bytes:
     data = _read(path)
     if not data:
         raise PasswdFileError("it is empty, perhaps because of a copy or a full disk; it is used once it has a line")
     if not data.endswith(b"\n"):
         raise PasswdFileError("its last line is truncated or has no line end; it is used once the line end is there")
-    patched = None if before is None else _patched(before, data)
-    if patched is not None:
-        return patched
+    return data
+
+
+def _new_table(path: Path, data: bytes, before: UserTable | None) -> Reading:
     table = _parsed(path, data.splitlines(keepends=True), before)
     table.data = data
     return Reading(table)
@@ -170,30 +198,42 @@ def read_whole_file(path: Path, before: UserTable | None = None) -> Reading:
 def _patched(table: UserTable, data: bytes) -> Reading | None:
     """Change the table as the file has changed; None, and no change, if what is told of its lines may change as well.
 
-    Problems name lines by their numbers, and a user may have one line only.
+    Problems name lines by their numbers, and a user may have one line only. None also if more than `FEW_LINES` differ.
     """
     if table.problems or not table.data:
         return None
     stretch = stretch_between(table.data, data)
-    if any(text.startswith(SECRET) for text in (*stretch.old, *stretch.new)):
+    before, after = set(stretch.old), set(stretch.new)
+    old = [text for text in stretch.old if text not in after]
+    added = [text for text in stretch.new if text not in before]
+    if max(len(old), len(added)) > FEW_LINES or any(text.startswith(SECRET) for text in (*stretch.old, *stretch.new)):
         return None
-    if table.remarks and len(stretch.old) != len(stretch.new):
+    if len(after) < len(stretch.new) and any(n > 1 and _is_entry(text) for text, n in Counter(stretch.new).items()):
         return None
-    old = [text for text in stretch.old if _is_entry(text)]
-    entries = [text for text in stretch.new if _is_entry(text)]
-    new = {text: table.lines.get(text) or _line(text) for text in entries}
-    if _foreign(stretch.old, table.lines) != _foreign(stretch.new, new):
+    leaving = {text: table.lines[text] for text in old if _is_entry(text)}
+    coming = {text: _line(text) for text in added if _is_entry(text)}
+    if not _has_remarks_of(table, stretch, coming):
         return None
-    leaving = {table.lines[text].user for text in old}
-    users = [line.user for line in new.values()]
-    is_plain = all(line.user is not None and not line.problems for line in new.values())
-    if not is_plain or len(set(users)) < len(entries) or any(u in table.users and u not in leaving for u in users):
+    left = {line.user for line in leaving.values()}
+    users = {line.user for line in coming.values()}
+    is_plain = all(line.user is not None and not line.problems for line in coming.values())
+    if not is_plain or len(users) < len(coming) or any(user in table.users and user not in left for user in users):
         return None
-    removed = [table.take_out(text) for text in old]
-    for text, line in new.items():
+    for text in leaving:
+        table.take_out(text)
+    for text, line in coming.items():
         table.put_in(text, line)
     table.data = data
-    return Reading(table, removed, list(new.values()))
+    return Reading(table, list(leaving.values()), list(coming.values()))
+
+
+def _has_remarks_of(table: UserTable, stretch: Stretch, coming: Mapping[bytes, Line]) -> bool:
+    """Return True if a table's remarks, which name lines by their numbers, stand after this change, too."""
+    if not table.remarks:
+        return not any(line.foreign for line in coming.values())
+    if len(stretch.old) != len(stretch.new):
+        return False
+    return _foreign(stretch.old, table.lines) == _foreign(stretch.new, ChainMap({**coming}, table.lines))
 
 
 def _foreign(texts: Sequence[bytes], lines: Mapping[bytes, Line]) -> list[tuple[int, frozenset[str]]]:

@@ -246,6 +246,11 @@ async def test_invalid_requests_are_explained(client: Conversation, target: str,
     assert word in str(answer.json["detail"])
 
 
+async def test_a_parameter_that_must_be_there_is_asked_for(client: Conversation) -> None:
+    answer = await get(client, "/api/v1/users/alice/folders/INBOX/name", method="PUT")
+    assert (answer.status, answer.json["detail"]) == (400, "query: to is missing")
+
+
 async def test_empty_message_is_refused(client: Conversation) -> None:
     assert (await post(client, "/api/v1/users/alice/messages", b"")).status == 400
 

@@ -7,7 +7,7 @@ import os
 import re
 import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, make_dataclass, replace
 from functools import partial
 from http import HTTPStatus
 from http.client import HTTPConnection
@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import fill
 from types import NoneType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 import trio
@@ -33,11 +33,12 @@ from replicator.config import (
 from replicator.http.access import needed_role
 from replicator.http.api import ROUTES
 from replicator.http.message import JSON_TYPE, PROBLEM_TYPE
-from replicator.http.openapi import Schemas
+from replicator.http.openapi import Schemas, openapi_document
 from replicator.http.parameters import PARAMETERS
 from replicator.http.routing import Route
 from replicator.http.server import BODY_BYTES_MAX, HANDLER_S, JSON_BYTES_MAX
 from replicator.http.services import HttpServices
+from replicator.tasks import CheckOptions
 from tests.end_to_end.helpers.in_process import free_ports, running
 from tests.http.api_calls import GROUPS, HASH, READY, Call, Shown
 
@@ -322,6 +323,42 @@ def test_what_is_no_json_has_no_schema() -> None:
     for wrong in (bytes, set[int], list):
         with pytest.raises(TypeError, match="has no schema"):
             Schemas().of(wrong)
+
+
+def described(method: str, path: str) -> Mapping[str, Any]:
+    document: Any = openapi_document(ROUTES)
+    operation: Mapping[str, Any] = document["paths"][path][method]
+    return operation
+
+
+def test_openapi_document_tells_needed_parameters_and_truth_values() -> None:
+    folder = "/api/v1/users/{user}/folders/{name}"
+    [user, name, to] = described("put", f"{folder}/name")["parameters"]
+    assert [each["required"] for each in (user, name, to)] == [True, True, True]
+    [_, _, new] = described("put", folder)["parameters"]
+    assert (new["name"], new["required"], new["schema"]) == ("new", False, {"type": "boolean"})
+    assert all(route.needed <= route.query for route in ROUTES)
+
+
+@pytest.mark.parametrize("taken", [route.takes for route in ROUTES if route.takes is not None])
+def test_what_may_be_left_out_may_be_null(taken: object) -> None:
+    schemas = Schemas()
+    schemas.of(taken, may_be_left_out=True)
+    for name, schema in schemas.named.items():
+        members: Any = schema["properties"]
+        needed: Any = schema["required"]
+        for member in members.keys() - needed:
+            assert conforms(None, members[member], schemas.named), (name, member)
+
+
+def test_two_classes_of_one_name_have_no_schema() -> None:
+    schemas = Schemas()
+    schemas.of(make_dataclass("Twin", [("one", int)]))
+    with pytest.raises(TypeError, match="has its name"):
+        schemas.of(make_dataclass("Twin", [("other", int)]))
+    schemas.of(CheckOptions)
+    with pytest.raises(TypeError, match="has its name"):
+        schemas.of(CheckOptions, may_be_left_out=True)
 
 
 def test_page_has_all_routes_and_parameters() -> None:

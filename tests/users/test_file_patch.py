@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from replicator.users.decoys import Decoys
 from replicator.users.file_patch import stretch_between
-from replicator.users.passwd_file import SECRET, UserTable, read_whole_file
+from replicator.users.passwd_file import SECRET, PasswdFileError, UserTable, read_whole_file
 
 TEXTS = st.lists(st.sampled_from([b"a", b"b", b"ab", b"", b"\r", b"aa"]), max_size=8).map(
     lambda lines: b"".join(line + b"\n" for line in lines)
 )
-SCRAM = "{SCRAM-SHA-256}4096,c2FsdHNhbHRzYWx0c2E=," + ",".join(["A" * 43 + "="] * 2)
+SCRAM, STRONG_SCRAM = (
+    f"{{SCRAM-SHA-256}}{iterations},c2FsdHNhbHRzYWx0c2E=,{'A' * 43}=,{'A' * 43}=" for iterations in (4096, 9999)
+)
 OF_USERS = [
     ["", "ann:{PLAIN}a", "Ann:{PLAIN}b::::::quota_storage=1GiB", "ann:*:cluster=east"],
     ["", "bob@x:{PLAIN}a::::::nologin cluster=west", f"bob@x:{SCRAM}"],
-    ["", f"carol@x:{SCRAM}", "carol@x:{PLAIN}c"],
+    ["", f"carol@x:{STRONG_SCRAM}", "carol@x:{PLAIN}c"],
     ["", "dave:{PLAIN}d::::::userdb_quota_rule=*:storage=1G", "dave:{PLAIN}e::::::userdb_quota_rule=*:storage=1G"],
     ["", "# comment", SECRET.decode() + "A" * 43 + "="],
 ]
@@ -55,33 +57,110 @@ def test_one_changed_line_is_the_stretch() -> None:
     assert stretch_between(b"".join(lines), b"".join([*lines[:7], *lines[8:]])) == ([lines[7]], [])
 
 
+ENDS = st.sampled_from([b"\n", b"\n", b"\n", b"\r\n", b"\r"])
+PIECES = st.sampled_from(
+    [line.encode() for lines in OF_USERS for line in lines] + [b"eve:*", b"EVE@x:*", b"# comment", b" ", b"\xff:*"]
+)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change of a list of lines at `place`, which is counted round and round."""
+
+    what: str
+    place: int
+    line: bytes
+    end: bytes
+
+    def of(self, lines: list[bytes]) -> list[bytes]:
+        at = self.place % (len(lines) + 1)
+        old = lines[at : at + 1]
+        match self.what:
+            case "insert":
+                new = [self.line + self.end, *old]
+            case "replace":
+                new = [self.line + self.end]
+            case "remove":
+                new = []
+            case "move":
+                return [*old, *lines[:at], *lines[at + 1 :]]
+            case "spell":
+                new = [line.swapcase() if not line.startswith(b"#") else line for line in old]
+            case "end":
+                new = [line.rstrip(b"\r\n") + self.end for line in old]
+            case _:
+                raise AssertionError(self.what)
+        return [*lines[:at], *new, *lines[at + 1 :]]
+
+
+EDITS = st.builds(
+    Edit,
+    st.sampled_from(["insert", "replace", "replace", "remove", "move", "spell", "end"]),
+    st.integers(0, 50),
+    PIECES,
+    ENDS,
+)
+PLAIN_FILE = [b"# users\n", *(b"user%d@x:{PLAIN}p\n" % number for number in range(4)), b"ann:*\r\n", b"\n"]
+
+
 def without_data(table: UserTable) -> UserTable:
     return replace(table, data=b"", users=dict(sorted(table.users.items())), lines={})
+
+
+class Reader:
+    """Reads versions of a file, and checks each reading against one that knows nothing of those before."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._table: UserTable | None = None
+        self._decoys = Decoys(UserTable(), b"key")
+
+    def read(self, data: bytes) -> bool | None:
+        """Return True if the table was patched; None if the file cannot be used."""
+        self._file.write_bytes(data)
+        try:
+            table, removed, added = read_whole_file(self._file, self._table)
+        except PasswdFileError:
+            with pytest.raises(PasswdFileError):
+                read_whole_file(self._file)
+            return None
+        whole = read_whole_file(self._file).table
+        assert without_data(table) == without_data(whole)
+        assert (table.lines, table.data) == (whole.lines, whole.data)
+        self._table = table
+        if removed is None:
+            self._decoys = Decoys(table, b"key")
+        for line in removed or ():
+            self._decoys.remove(line.user or "", line.password)
+        for line in added:
+            self._decoys.add(line.user or "", line.password)
+        fresh = Decoys(whole, b"key")
+        assert (self._decoys.for_some, self._decoys.for_all) == (fresh.for_some, fresh.for_all)
+        shown, expected = self._decoys.keys_of("zoe@example.org"), fresh.keys_of("zoe@example.org")
+        assert (shown.iterations, shown.salt) == (expected.iterations, expected.salt)
+        assert self._decoys.hash_to_check().effort == fresh.hash_to_check().effort
+        return removed is not None
 
 
 @settings(max_examples=300)
 @given(st.lists(FILES, min_size=2, max_size=5))
 def test_a_patched_table_is_as_one_that_is_read_as_a_whole(versions: list[str]) -> None:
     with TemporaryDirectory() as directory:
-        file = Path(directory) / "users.passwd"
-        table, decoys = None, Decoys(UserTable(), b"key")
+        reader = Reader(Path(directory) / "users.passwd")
         for text in versions:
-            file.write_text(text)
-            table, removed, added = read_whole_file(file, table)
-            whole = read_whole_file(file).table
-            assert without_data(table) == without_data(whole)
-            assert table.lines == whole.lines
-            if removed is None:
-                decoys = Decoys(table, b"key")
-            for line in removed or ():
-                decoys.remove(line.user or "", line.password)
-            for line in added:
-                decoys.add(line.user or "", line.password)
-            fresh = Decoys(whole, b"key")
-            assert (decoys.for_some, decoys.for_all) == (fresh.for_some, fresh.for_all)
-            assert decoys.keys_of("zoe@example.org").salt == fresh.keys_of("zoe@example.org").salt
-            schemes = {stored.scheme for stored in whole.users.values() if stored is not None}
-            assert decoys.hash_to_check().scheme in (schemes or {"ARGON2ID"})
+            reader.read(text.encode())
+
+
+@settings(max_examples=300)
+@given(st.lists(st.lists(EDITS, min_size=1, max_size=2), min_size=1, max_size=12))
+def test_a_table_stays_right_through_a_history_of_edits(history: list[list[Edit]]) -> None:
+    with TemporaryDirectory() as directory:
+        reader, lines = Reader(Path(directory) / "users.passwd"), PLAIN_FILE
+        reader.read(b"".join(lines))
+        for edits in history:
+            for edit in edits:
+                lines = edit.of(lines)
+            event(f"patched: {reader.read(b''.join(lines))}")
 
 
 @pytest.mark.parametrize(
@@ -90,6 +169,7 @@ def test_a_patched_table_is_as_one_that_is_read_as_a_whole(versions: list[str]) 
         ("ann:*\nbob:*\n", "ann:{PLAIN}x\nbob:*\n", True),
         ("ann:*\nbob:*\n", "ann:*\n", True),
         ("ann:*\n", "ann:*\nbob:*\n", True),
+        ("ann:*\nbob:*\n# end\n", "# begin\nbob:*\nann:*\n", True),
         ("ann:*\n", "ann:*\nANN:{PLAIN}x\n", False),
         ("ann:*\n", "ann:*\nann:*\n", False),
         ("ann:*\n", "ann:{MD5}x\n", False),

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import trio
@@ -14,6 +16,8 @@ from replicator.errors import UsersUnavailableError
 from replicator.users import Penalty, Site, UserDirectory
 from replicator.users.throttle import DELAY_MAX_S, EXCESS_MAX, FREE_FAILURES_PAIR, LEAK_S
 from tests.one_node import run_inline
+
+T = TypeVar("T")
 
 USERS = """\
 alice:{PLAIN}secret:cluster=east
@@ -129,3 +133,27 @@ async def test_penalties_of_a_user_or_an_address_end(
         began = trio.current_time()
         await fail(users, "alice", "192.0.2.1", FREE_FAILURES_PAIR)
         assert trio.current_time() == began
+
+
+@pytest.mark.parametrize("extra", ["", "gina:{MD5}x\n"], ids=["patched", "read as a whole"])
+async def test_changes_while_a_password_is_checked_count(tmp_path: Path, extra: str) -> None:
+    file = tmp_path / "users.passwd"
+    file.write_text("alice:{PLAIN}old\nbob:*\ncarol:{PLAIN}secret\n")
+    changes = ["alice:{PLAIN}new\nbob:*\ncarol:{PLAIN}secret::::::nologin\n" + extra]
+
+    async def checked_late(work: Callable[[], T]) -> T:
+        if changes:
+            file.write_text(changes.pop())
+        return await run_inline(work)
+
+    users = UserDirectory(file, run_in_thread=checked_late)
+    assert (await users.try_login("alice", "new")).reasons == ()
+    file.write_text("alice:{PLAIN}old\nbob:*\ncarol:{PLAIN}secret\n")
+    users.refresh()
+    changes.append("bob:*\n" + extra)
+    with pytest.raises(UsersUnavailableError):
+        await users.try_login("alice", "old")
+    file.write_text("carol:{PLAIN}secret\n")
+    users.refresh()
+    changes.append("carol:{PLAIN}secret::::::nologin\n" + extra)
+    assert await users.verify("carol", "secret") is None

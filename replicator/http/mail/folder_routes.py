@@ -23,7 +23,7 @@ import trio
 from replicator.errors import FolderExistsError, FolderNotFoundError
 from replicator.http.documents import FolderDocument, SubscriptionDocument
 from replicator.http.message import Request, Response, encode_json, json_response
-from replicator.http.parameters import flag, text
+from replicator.http.parameters import flag
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices, known_user
 from replicator.mail.mailstore import SEPARATOR, Folder, canonical_name, check_new_name
@@ -82,7 +82,7 @@ async def put_folder(services: HttpServices, request: Request) -> Response:
 async def put_name(services: HttpServices, request: Request) -> Response:
     """Rename a folder."""
     user, old = known_user(services, request), canonical_name(request.path["name"])
-    new = canonical_name(text(request, "to")).removesuffix(SEPARATOR)
+    new = canonical_name(request.query["to"]).removesuffix(SEPARATOR)
     check_new_name(new)
     await services.mail.catch_up(user)
     await services.mail.rename_folder(user, old, new)
@@ -119,10 +119,11 @@ def _document(folder: Folder) -> dict[str, object]:
 
 
 _FOLDER, _SUBSCRIPTION = "/api/v1/users/{user}/folders/{name}", "/api/v1/users/{user}/subscriptions/{name}"
+_TO = frozenset({"to"})
 FOLDER_ROUTES: tuple[Route[HttpServices], ...] = (
     Route("GET", "/api/v1/users/{user}/folders", list_folders, answer=FolderList),
     Route("PUT", _FOLDER, put_folder, query=frozenset({"new"}), answer=FolderDocument),
-    Route("PUT", f"{_FOLDER}/name", put_name, query=frozenset({"to"}), answer=FolderDocument),
+    Route("PUT", f"{_FOLDER}/name", put_name, query=_TO, needed=_TO, answer=FolderDocument),
     Route("DELETE", _FOLDER, delete_folder, answer=FolderDocument),
     Route("PUT", _SUBSCRIPTION, put_subscription, answer=SubscriptionDocument),
     Route("DELETE", _SUBSCRIPTION, delete_subscription, answer=SubscriptionDocument),

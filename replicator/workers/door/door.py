@@ -106,7 +106,10 @@ class Door:
         self._nursery.start_soon(search_texts.run)
         mail = RemoteMail(channel, readers, search_texts, config.content.inline_max_bytes)
         self._nursery.start_soon(mail.run)
-        handlers = _handlers(order, channel, mail, certificates, registry)
+        users = _users_of(order)
+        await users.load()
+        self._nursery.start_soon(users.run)
+        handlers = _handlers(order, channel, mail, users, certificates=certificates, registry=registry)
         self._nursery.start_soon(tell_metrics, registry, channel)
         set_garbage_aside()
         served = [
@@ -144,16 +147,23 @@ def _search_text_reader(config: Config) -> SearchTextReader:
     return SearchTextReader(config.node.database.with_name(FILE), SEARCH_TEXTS.version)
 
 
+def _users_of(order: Order) -> UserDirectory:
+    users, site = order.config.users, site_of(order.config)
+    is_from_cluster = users.source is UserSource.CLUSTER
+    return UserDirectory(users.passwd_file, key=order.users_key, site=site, is_from_cluster=is_from_cluster)
+
+
 def _handlers(
-    order: Order, channel: Channel, mail: RemoteMail, certificates: Certificates, registry: CollectorRegistry
+    order: Order,
+    channel: Channel,
+    mail: RemoteMail,
+    users: UserDirectory,
+    *,
+    certificates: Certificates,
+    registry: CollectorRegistry,
 ) -> MailHandlers:
     """Return the function that serves a connection, by protocol."""
     config, refusals = order.config, RefusalMetrics(registry)
-    is_from_cluster = config.users.source is UserSource.CLUSTER
-    users = UserDirectory(
-        config.users.passwd_file, key=order.users_key, site=site_of(config), is_from_cluster=is_from_cluster
-    )
-    users.refresh()
     sessions = Sessions(f"door {order.number}")
     answer_for_sessions(channel, sessions)
     lmtp = LmtpServer(
