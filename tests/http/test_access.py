@@ -76,6 +76,7 @@ async def test_without_a_token_there_is_health_and_the_empty_page_and_nothing_el
     for route in ROUTES:
         if route.path not in {"/healthz", "/", "/page/{name}"}:
             path = route.path.replace("{user}", "alice").replace("{name}", "INBOX")
+            path += "?" * bool(route.needed) + "&".join(f"{name}=Archive" for name in sorted(route.needed))
             content = [f"Content-Type: {route.body_type}", "Content-Length: 2"] if route.body_type else []
             refused = await ask(services, access, f"{route.method} {path}", *content)
             assert (route.path, refused.status) == (route.path, 401)

@@ -135,7 +135,7 @@ def _problems() -> Iterator[None]:
 
 USER_ROUTES = (
     Route("GET", "/api/v1/users", get_users, answer=list[str]),
-    Route("GET", "/api/v1/accounts", get_accounts, answer=list[Account]),
+    Route("GET", "/api/v1/accounts", get_accounts, is_private=True, answer=list[Account]),
     Route("POST", "/api/v1/users/{user}/purge", post_purge, answer=PurgeResult),
     Route("POST", "/api/v1/users", post_users, body_type=JSON_TYPE, answer=UsersDocument, takes=NewUsers),
     Route(

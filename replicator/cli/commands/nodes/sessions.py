@@ -57,7 +57,7 @@ def kick(
     """End sessions at a node: all of USER, or those with this address or id; with more than one of these, what has all.
 
     IMAP clients are told BYE at once, MTAs 421 after the message that they are sending. Whoever is ended may connect
-    again: to keep a user out, change the password, or delete the user. The command fails if there is no such session.
+    again: `replicator user disable` keeps a user out. The command fails if there is no such session.
     """
     _check_user(user)
     if user is None and address is None and session is None:
