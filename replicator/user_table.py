@@ -30,7 +30,8 @@ from replicator.runtime.files.line_files import write_lines
 from replicator.runtime.signals import Signal
 from replicator.store.db.transaction import Commit
 from replicator.users import UserExistsError, UserUnknownError, folded
-from replicator.users.passwd_file import FILE_MAX_BYTES, SECRET, SECRET_BYTES, name_in, needs_secret, user_of, with_hash
+from replicator.users.passwd_file.line import name_in, needs_secret, user_of, with_hash
+from replicator.users.passwd_file.table import FILE_MAX_BYTES, SECRET, SECRET_BYTES
 from replicator.users.words.nologin import with_nologin
 from resync.entry import FolderAnnotate
 

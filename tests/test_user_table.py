@@ -18,7 +18,7 @@ from replicator.mail.annotations import USER_TABLE
 from replicator.runtime.files.line_files import write_lines
 from replicator.user_table import HEAD, LINE, ClusterUsers
 from replicator.users import UserDirectory, UserExistsError, UserUnknownError
-from replicator.users.passwd_file import SECRET
+from replicator.users.passwd_file.table import SECRET
 from tests.replication.cluster import Cluster, Node, cluster, until
 
 PLAIN = "{PLAIN}"

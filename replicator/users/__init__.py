@@ -2,13 +2,14 @@
 
 `names` maps addresses to users, `schemes` checks password hashes, `scram` lets users log in without sending their
 password, `decoys` answers for those who cannot log in, `bearer` reads messages with an access token, `passwd_file`
-reads and edits the file (`file_patch`: what has changed in it), `words` understands what its lines say besides,
-`accounts` shows all of that to operators, `trial` why somebody cannot log in, `throttle` and `turns` slow guessing
-down, `directory` answers the doors. A user's name is always in lower case, however it was written. Passwords are never
-logged and never kept, not even here.
+reads and edits the file, `words` understands what its lines say besides, `followed_file` reads it again when it has
+changed, `accounts` shows all of that to operators, `trial` why somebody cannot log in, `attempts` slows guessing down,
+`directory` answers the doors. A user's name is always in lower case, however it was written. Passwords are never logged
+and never kept, not even here.
 """
 
 from replicator.users.accounts import Account, list_accounts
+from replicator.users.attempts.throttle import Penalty
 from replicator.users.bearer import (
     BearerError,
     BearerMessage,
@@ -18,18 +19,15 @@ from replicator.users.bearer import (
 )
 from replicator.users.directory import Identity, Login, UserDirectory
 from replicator.users.names import UserNames, folded
-from replicator.users.passwd_file import (
-    PasswdFileError,
-    UserExistsError,
-    UserUnknownError,
+from replicator.users.passwd_file.editing import (
     add_user,
     delete_user,
     list_users,
-    new_line,
     set_disabled,
     set_password,
     valid_lines,
 )
+from replicator.users.passwd_file.line import PasswdFileError, UserExistsError, UserUnknownError, new_line
 from replicator.users.schemes import DEFAULT_SCHEME, NEW_SCHEMES
 from replicator.users.scram import (
     ChannelBindingError,
@@ -39,7 +37,6 @@ from replicator.users.scram import (
     ScramExchange,
     ScramKeys,
 )
-from replicator.users.throttle import Penalty
 from replicator.users.trial import Obstacle, Reason, Trial
 from replicator.users.words.home_cluster import Site
 from replicator.users.words.quota_limits import NO_LIMITS, QuotaLimits

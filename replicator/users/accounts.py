@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from replicator.users.passwd_file import PasswdFileError, UserTable, read_users
+from replicator.users.passwd_file.line import PasswdFileError
+from replicator.users.passwd_file.table import UserTable, read_users
 from replicator.users.words.quota_limits import QuotaLimits
 
 

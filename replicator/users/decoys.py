@@ -14,7 +14,7 @@ from collections import Counter
 from typing import TypeVar
 
 from replicator.users.names import candidates
-from replicator.users.passwd_file import UserTable
+from replicator.users.passwd_file.table import UserTable
 from replicator.users.schemes import PasswordHash, parse_hash
 from replicator.users.scram import ITERATIONS, KEY_BYTES, SALT_BYTES, ScramKeys
 

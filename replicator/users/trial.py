@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from replicator.users.passwd_file import UserTable
+from replicator.users.passwd_file.table import UserTable
 from replicator.users.words.home_cluster import NOWHERE, Site
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replicator.users.decoys import Decoys
-from replicator.users.passwd_file import UserTable
+from replicator.users.passwd_file.table import UserTable
 from replicator.users.schemes import PasswordHash, parse_hash
 
 KEY = b"key"

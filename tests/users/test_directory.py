@@ -10,8 +10,9 @@ import trio.testing
 
 from replicator.errors import UsersUnavailableError
 from replicator.users import Identity, Login, UserDirectory, add_user, delete_user, set_password
-from replicator.users.directory import LEAVING_S, REMEMBER_S
-from replicator.users.throttle import FIRST_DELAY_S
+from replicator.users.attempts.throttle import FIRST_DELAY_S
+from replicator.users.directory import REMEMBER_S
+from replicator.users.followed_file import LEAVING_S
 
 T = TypeVar("T")
 
@@ -282,7 +283,7 @@ def test_unknown_user_is_checked_with_the_most_common_scheme(tmp_path: Path) -> 
     add_user(path, "c", "c", scheme="SHA512-CRYPT")
     directory = UserDirectory(path)
     assert directory.users() == ["a", "b", "c"]
-    assert directory._decoys.hash_to_check().scheme == "SHA512-CRYPT"
+    assert directory._file.decoys.hash_to_check().scheme == "SHA512-CRYPT"
 
 
 async def test_lookups_fail_without_a_file(tmp_path: Path) -> None:

@@ -12,15 +12,15 @@ import trio.testing
 
 from replicator.errors import UnavailableError
 from replicator.users import UserDirectory
-from replicator.users.directory import PATIENCE_S
-from replicator.users.throttle import (
+from replicator.users.attempts.queue import PATIENCE_S
+from replicator.users.attempts.throttle import (
     DELAY_MAX_S,
     FREE_FAILURES_ADDRESS,
     FREE_FAILURES_PAIR,
     FREE_FAILURES_SHARED_ADDRESS,
     FREE_FAILURES_USER,
 )
-from replicator.users.turns import Turns
+from replicator.users.attempts.turns import Turns
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ import trio.testing
 
 from replicator.errors import UsersUnavailableError
 from replicator.users import Login, UserDirectory
-from replicator.users.directory import LEAVING_S
-from replicator.users.passwd_file import FEW_LINES
+from replicator.users.followed_file import LEAVING_S
+from replicator.users.passwd_file.table import FEW_LINES
 from replicator.users.schemes import parse_hash
 
 T = TypeVar("T")

@@ -16,7 +16,8 @@ from replicator.users import (
     list_users,
     set_password,
 )
-from replicator.users.passwd_file import check_user_name, read_users, read_whole_file
+from replicator.users.passwd_file.line import check_user_name
+from replicator.users.passwd_file.table import read_users, read_whole_file
 
 FILE = """\
 # people

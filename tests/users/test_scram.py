@@ -17,7 +17,7 @@ from replicator.users import (
     add_user,
     set_password,
 )
-from replicator.users.passwd_file import SECRET
+from replicator.users.passwd_file.table import SECRET
 from replicator.users.schemes import parse_hash
 from tests.one_node import run_inline
 from tests.scram_client import ScramClient

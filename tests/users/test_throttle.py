@@ -1,4 +1,4 @@
-from replicator.users.throttle import (
+from replicator.users.attempts.throttle import (
     DELAY_MAX_S,
     ENTRIES_MAX,
     EXCESS_MAX,

@@ -14,7 +14,7 @@ import trio.testing
 
 from replicator.errors import UsersUnavailableError
 from replicator.users import Penalty, Site, UserDirectory
-from replicator.users.throttle import DELAY_MAX_S, EXCESS_MAX, FREE_FAILURES_PAIR, LEAK_S
+from replicator.users.attempts.throttle import DELAY_MAX_S, EXCESS_MAX, FREE_FAILURES_PAIR, LEAK_S
 from tests.one_node import run_inline
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from pathlib import Path
 from replicator.cli.target import CommandError, config_argument
 from replicator.config import Address, Config, ListenConfig, PeerConfig, TlsConfig, config_text, default_config
 from replicator.users import PasswdFileError, add_user
-from replicator.users.passwd_file import read_users
+from replicator.users.passwd_file.table import read_users
 
 HOST = "127.0.0.1"
 FIRST_PORTS: Mapping[str, int] = {"peer": 4420, "imap": 1143, "lmtp": 1024, "http": 1080}

@@ -15,7 +15,7 @@ from replicator.mail.annotations import AT_ONCE_MAX
 from replicator.mail.mailstore import INBOX, Folder, MailStore
 from replicator.status import PurgeResult
 from replicator.users import folded
-from replicator.users.passwd_file import check_user_name
+from replicator.users.passwd_file.line import check_user_name
 
 EXPUNGED_AT_ONCE = 1000
 PURGE_S = 20.0  # less than the time limit of a request

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from replicator.users import UserDirectory, valid_lines
-from replicator.users.directory import LOGGED_MAX
+from replicator.users.followed_file import LOGGED_MAX
 from replicator.users.words.foreign_words import foreign_words
 
 QUOTA = "quotas are set by the words quota_storage and quota_messages"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.users import QuotaLimits, UserDirectory, set_password
-from replicator.users.passwd_file import read_users
+from replicator.users.passwd_file.table import read_users
 
 DEFAULT = QuotaLimits(storage_bytes=1000, messages=10)
 

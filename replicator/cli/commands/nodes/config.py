@@ -59,7 +59,8 @@ def _problems_beside(checked: Config) -> Iterator[str]:
     """Yield the problems of files that the configuration names, without the file of the configuration."""
     from replicator.network.certificates import Certificates  # noqa: PLC0415 - slow to import, and `show` needs neither
     from replicator.network.rehearsal import certificate_faults  # noqa: PLC0415
-    from replicator.users.passwd_file import PasswdFileError, read_whole_file  # noqa: PLC0415
+    from replicator.users.passwd_file.line import PasswdFileError  # noqa: PLC0415
+    from replicator.users.passwd_file.table import read_whole_file  # noqa: PLC0415
 
     try:
         certificates = Certificates(

@@ -8,7 +8,7 @@ from functools import partial
 import trio
 
 from replicator.users import add_user, set_disabled
-from replicator.users.throttle import FREE_FAILURES_PAIR
+from replicator.users.attempts.throttle import FREE_FAILURES_PAIR
 from tests.cli.conftest import Invoke
 from tests.cli.served_node import ServedNode
 

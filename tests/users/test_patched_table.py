@@ -11,8 +11,9 @@ from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from replicator.users.decoys import Decoys
-from replicator.users.file_patch import stretch_between
-from replicator.users.passwd_file import SECRET, PasswdFileError, UserTable, read_whole_file
+from replicator.users.passwd_file.line import PasswdFileError
+from replicator.users.passwd_file.stretch import stretch_between
+from replicator.users.passwd_file.table import SECRET, UserTable, read_whole_file
 
 TEXTS = st.lists(st.sampled_from([b"a", b"b", b"ab", b"", b"\r", b"aa"]), max_size=8).map(
     lambda lines: b"".join(line + b"\n" for line in lines)

@@ -1,0 +1,179 @@
+"""One line of a passwd-file, `user:{SCHEME}hash[:other fields]`: parsed, checked, and changed.
+
+An invalid line disables one user's password, or that user's own quota, and affects no one else: the user still has
+mail, and the problem is reported. Names that differ only in case are one user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import NamedTuple, TypeVar
+
+from replicator.users import scram
+from replicator.users.names import folded
+from replicator.users.schemes import PasswordHash, hash_password, parse_hash
+from replicator.users.words.foreign_words import foreign_words
+from replicator.users.words.home_cluster import NOWHERE, home_cluster
+from replicator.users.words.nologin import is_disabled
+from replicator.users.words.quota_limits import OwnLimits, own_limits
+
+T = TypeVar("T")
+
+USER_MAX_BYTES = 254
+"""Octets of a name; no address is longer (RFC 5321 section 4.5.3.1.3, without its angle brackets)."""
+
+LINE_MAX_BYTES = 4096
+"""Octets of a line that is kept in the cluster's table."""
+
+DIGEST_BYTES = 4
+"""Octets of the digest of a file: few enough for people to compare, and nobody learns a hash from them."""
+
+NO_HASH = "*"
+"""Placeholder for a hash: the user logs in without a password, by a token or a certificate, or not at all."""
+
+
+class PasswdFileError(Exception):
+    """The file cannot be read or changed, or the request is invalid. The text names the file and what to do."""
+
+
+class UserExistsError(PasswdFileError):
+    """The user is in the file already."""
+
+
+class UserUnknownError(PasswdFileError):
+    """The user is not in the file."""
+
+
+class Line(NamedTuple):
+    """A line. `user` is folded, `name` as written; None: the line makes no sense. `digest`: of its bytes."""
+
+    user: str | None
+    name: str
+    password: PasswordHash | None
+    limits: OwnLimits
+    cluster: str | None
+    disabled: bool
+    problems: tuple[str, ...]
+    digest: int
+    hash_problem: str | None = None
+    foreign: frozenset[str] = frozenset()
+
+
+def parse_line(text: bytes) -> Line:
+    """Parse a line with its end, whatever is wrong with it."""
+    problems: list[str] = []
+
+    def understood(parse: Callable[[str], T], given: str) -> T | None:
+        try:
+            return parse(given)
+        except ValueError as error:
+            problems.append(str(error))
+            return None
+
+    bare = text.rstrip(b"\r\n")
+    try:
+        name, password, more = fields_of(text)
+    except ValueError as error:
+        return Line(None, "", None, {}, None, disabled=True, problems=(str(error),), digest=digest_of(bare))
+    hashed = None if password == NO_HASH else understood(parse_hash, password)
+    hash_problem = problems[0] if problems else None
+    limits = understood(own_limits, more) or {}
+    try:
+        cluster = home_cluster(more)
+    except ValueError as error:
+        problems.append(str(error))
+        cluster = NOWHERE
+    disabled = understood(is_disabled, more) is not False  # what makes no sense lets nobody in
+    return Line(
+        folded(name),
+        name,
+        hashed,
+        limits,
+        cluster,
+        disabled=disabled,
+        problems=tuple(problems),
+        digest=digest_of(bare),
+        hash_problem=hash_problem,
+        foreign=foreign_words(more),
+    )
+
+
+def digest_of(line: bytes) -> int:
+    """Return the digest of a line without its end."""
+    return int.from_bytes(blake2b(line, digest_size=DIGEST_BYTES).digest())
+
+
+def check_user_name(user: str) -> None:
+    """Raise ValueError if this is not a valid user name."""
+    if not 1 <= len(user.encode("utf-8", "surrogateescape")) <= USER_MAX_BYTES:
+        raise ValueError(f"a user name must have 1 to {USER_MAX_BYTES} bytes")
+    if user[0] == "#" or ":" in user or " " in user or not user.isprintable():
+        raise ValueError(f"a user name must have no colon, space or control character and not begin with '#': {user!r}")
+
+
+def user_of(line: bytes) -> str:
+    """Return the user of a line without its end. Raises ValueError if the line is none, or anything in it is wrong."""
+    if len(line) > LINE_MAX_BYTES or not is_entry(line) or b"\n" in line or b"\r" in line:
+        raise ValueError(f"a user's line is `user:{{SCHEME}}hash`, with at most {LINE_MAX_BYTES} bytes and no line end")
+    user, password, more = fields_of(line)
+    if password != NO_HASH:
+        parse_hash(password)
+    own_limits(more)
+    home_cluster(more)
+    is_disabled(more)
+    return user
+
+
+def name_in(line: bytes) -> str:
+    """Return the name in a line without its end, whatever follows it. Raises ValueError if there is none."""
+    if not is_entry(line) or b"\n" in line or b"\r" in line:
+        raise ValueError("not a user's line")
+    name = line.partition(b":")[0].decode()
+    check_user_name(name)
+    return name
+
+
+def with_hash(line: bytes, hashed: str) -> bytes:
+    """Return a line, without its end, with this hash in place of its own. Raises ValueError as `user_of`."""
+    if ":" in hashed or not hashed.isprintable():
+        raise ValueError("a hash must have no colon and no control character")
+    changed = with_octets(line, hashed.encode())
+    user_of(changed)
+    return changed
+
+
+def with_octets(line: bytes, hashed: bytes) -> bytes:
+    """Return a line with these octets in place of its hash, whatever they are."""
+    name, *fields = line.split(b":", 2)
+    return b":".join([name, hashed, *fields[1:]])
+
+
+def needs_secret(line: bytes) -> bool:
+    """Return True if the line's user logs in by SCRAM, so that the file needs a secret."""
+    return line.partition(b":")[2].upper().startswith(b"{%s}" % scram.SCHEME.encode())
+
+
+def new_line(user: str, password: str, scheme: str) -> str:
+    """Return a line without its end, with the name folded. Blocks. Raises PasswdFileError."""
+    try:
+        check_user_name(user)
+        return f"{folded(user)}:{hash_password(password, scheme)}"
+    except ValueError as error:
+        raise PasswdFileError(f"not changed: {error}") from error
+
+
+def is_entry(line: bytes) -> bool:
+    """Return True if the line is neither empty nor a comment."""
+    return bool(line.strip()) and not line.startswith(b"#")
+
+
+def fields_of(line: bytes) -> tuple[str, str, str]:
+    """Return the name, the hash, and all fields after it."""
+    try:
+        user, _, rest = line.rstrip(b"\r\n").decode().partition(":")
+    except UnicodeDecodeError as error:
+        raise ValueError("not UTF-8; save the file as UTF-8 text") from error
+    check_user_name(user)
+    password, _, more = rest.partition(":")
+    return user, password, more
