@@ -14,7 +14,8 @@ from typing import TypeAlias, TypeVar
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from replicator.cli.client import NodeClient, RefusedError, TaskKind
+from replicator.cli.api.client import NodeClient, TaskKind
+from replicator.cli.api.connection import RefusedError
 from replicator.cli.output import console
 from replicator.cli.target import NodeUrl
 from replicator.tasks import TaskOptions, TaskStatus

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgpack
 import pytest
 
-from replicator.cli.mail_stream import MailUnreadableError, mails
+from replicator.cli.api.mail_stream import MailUnreadableError, mails
 
 
 class BrokenError(Exception):

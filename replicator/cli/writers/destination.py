@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from replicator.cli.mail_stream import Mail
+from replicator.cli.api.mail_stream import Mail
 
 PRIVATE_DIRECTORY, PRIVATE_FILE = 0o700, 0o600
 """Modes of what is made: mail is for its owner alone."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from string import ascii_lowercase
 from typing import BinaryIO
 
-from replicator.cli.mail_stream import Mail
+from replicator.cli.api.mail_stream import Mail
 from replicator.cli.sources.maildir import FLAGS, KEYWORDS_MAX
 from replicator.cli.writers.destination import PRIVATE_DIRECTORY, create, not_taken, with_lf
 from replicator.imap.wire.mailbox_names import encode_name

@@ -14,7 +14,7 @@ from time import asctime, gmtime
 from typing import BinaryIO, Final
 
 from protocol.units import KIB
-from replicator.cli.mail_stream import Mail
+from replicator.cli.api.mail_stream import Mail
 from replicator.cli.writers.destination import PRIVATE_DIRECTORY, create, not_taken, with_lf
 from replicator.mail.mailstore import SEPARATOR
 

@@ -21,8 +21,9 @@ import replicator
 from benchmarks.clients.wire import Address as WireAddress
 from benchmarks.clients.wire import Connection, MeasurementError, connect_lmtp, deliver
 from benchmarks.clusters.cluster import Cluster, Node
+from replicator.cli.api.client import NodeClient
+from replicator.cli.api.connection import NodeError
 from replicator.cli.authority import Authority
-from replicator.cli.client import NodeClient, NodeError
 from replicator.cli.target import NodeUrl
 from replicator.config import Address, ListenConfig, ProxyConfig, WorkersConfig, default_config
 from replicator.runtime.process.own_program import environment

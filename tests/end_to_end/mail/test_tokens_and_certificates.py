@@ -18,7 +18,8 @@ import pytest
 import trio
 import trustme
 
-from replicator.cli.client import NodeClient, RefusedError
+from replicator.cli.api.client import NodeClient
+from replicator.cli.api.connection import RefusedError
 from replicator.cli.target import NodeUrl
 from replicator.config import (
     Address,

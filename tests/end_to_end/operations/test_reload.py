@@ -17,8 +17,9 @@ import trio
 from cryptography import x509
 
 from benchmarks.clusters.cluster import Cluster
+from replicator.cli.api.client import NodeClient
+from replicator.cli.api.connection import RefusedError
 from replicator.cli.authority import Authority
-from replicator.cli.client import NodeClient, RefusedError
 from replicator.cli.target import NodeUrl
 from replicator.config import Address, Config, ListenConfig, MastershipConfig, PeerConfig, default_config
 from replicator.node import run_node

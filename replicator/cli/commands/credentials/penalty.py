@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.markup import escape
 
-from replicator.cli.client import NodeClient
+from replicator.cli.api.client import NodeClient
 from replicator.cli.group import HelpfulGroup
 from replicator.cli.output import console, echo, echo_json, table
 from replicator.cli.target import one_node, token_option

@@ -16,7 +16,7 @@ from typing import Protocol
 import click
 from rich.markup import escape
 
-from replicator.cli.client import USERS_AT_ONCE, NodeClient
+from replicator.cli.api.client import USERS_AT_ONCE, NodeClient
 from replicator.cli.commands.credentials.passwords import first_line
 from replicator.cli.group import HelpfulGroup
 from replicator.cli.output import console, echo, echo_json, size, table

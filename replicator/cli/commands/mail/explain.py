@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 
 from protocol.values import UID_MAX
-from replicator.cli.client import NodeClient, RefusedError, UnreachableError
+from replicator.cli.api.client import NodeClient
+from replicator.cli.api.connection import RefusedError, UnreachableError
 from replicator.cli.output import echo_json, echo_lines
 from replicator.cli.stories import mail_lines
 from replicator.cli.stories.mail_story import NodeTold, better, join

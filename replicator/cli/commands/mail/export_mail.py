@@ -15,8 +15,9 @@ from pathlib import Path
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from replicator.cli.client import NodeClient, RefusedError, UnreachableError
-from replicator.cli.mail_stream import MailUnreadableError
+from replicator.cli.api.client import NodeClient
+from replicator.cli.api.connection import RefusedError, UnreachableError
+from replicator.cli.api.mail_stream import MailUnreadableError
 from replicator.cli.output import console, echo, echo_json, plain, printable, size, table
 from replicator.cli.target import CommandError, one_node, token_option
 from replicator.cli.writers import (

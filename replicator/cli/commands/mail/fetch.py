@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 
 from protocol.values import UID_MAX
-from replicator.cli.client import NodeClient
-from replicator.cli.mail_stream import MailUnreadableError
+from replicator.cli.api.client import NodeClient
+from replicator.cli.api.mail_stream import MailUnreadableError
 from replicator.cli.output import printable
 from replicator.cli.target import CommandError, one_node, token_option
 

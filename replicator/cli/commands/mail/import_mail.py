@@ -22,7 +22,8 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from protocol.units import MIB
-from replicator.cli.client import NodeClient, RefusedError, UnreachableError
+from replicator.cli.api.client import NodeClient
+from replicator.cli.api.connection import RefusedError, UnreachableError
 from replicator.cli.output import console, echo_json
 from replicator.cli.sources import MailSource, SourceError, SourceMessage, read_source
 from replicator.cli.target import NodeUrl, one_node, token_option

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from replicator.cli.client import NodeClient
+from replicator.cli.api.client import NodeClient
 from replicator.cli.group import HelpfulGroup
 from replicator.cli.output import echo_json, echo_lines
 from replicator.cli.stories import history_lines

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from replicator.cli.client import NodeClient, RefusedError
+from replicator.cli.api.client import NodeClient
+from replicator.cli.api.connection import RefusedError
 from replicator.cli.group import HelpfulGroup
 from replicator.cli.output import console, echo, echo_json, echo_lines, plain, printable, size, table
 from replicator.cli.stories import mailbox_lines

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from replicator.cli.client import NodeClient
+from replicator.cli.api.client import NodeClient
 from replicator.cli.group import HelpfulGroup
 from replicator.cli.output import echo_json
 from replicator.cli.target import one_node, token_option

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from replicator.cli.client import NodeClient
+from replicator.cli.api.client import NodeClient
 from replicator.cli.output import echo_json, size
 from replicator.cli.target import one_node, token_option
 from replicator.status import CheckpointResult, NodeStatus

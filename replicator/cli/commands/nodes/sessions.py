@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from replicator.cli.client import NodeClient
+from replicator.cli.api.client import NodeClient
 from replicator.cli.output import ago, console, echo, echo_json, echo_lines, plain, table
 from replicator.cli.target import CommandError, one_node, token_option
 from replicator.runtime.sessions import SessionStatus

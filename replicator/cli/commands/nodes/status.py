@@ -15,7 +15,8 @@ from typing import NoReturn
 
 import click
 
-from replicator.cli.client import NodeClient, RefusedError, UnreachableError
+from replicator.cli.api.client import NodeClient
+from replicator.cli.api.connection import RefusedError, UnreachableError
 from replicator.cli.output import console, echo_json
 from replicator.cli.status_tables import LEGEND, NodeAnswer, agreement, parted, show
 from replicator.cli.target import NodeUrl, parse_url, token_option, url_of_config

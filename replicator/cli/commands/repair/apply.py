@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from replicator.cli.client import APPLY, NodeClient
+from replicator.cli.api.client import APPLY, NodeClient
 from replicator.cli.output import echo_json
 from replicator.cli.plans.apply_report import Report, print_report
 from replicator.cli.plans.plan_files import S3, Plan

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.markup import escape
 
-from replicator.cli.client import INVENTORY
+from replicator.cli.api.client import INVENTORY
 from replicator.cli.output import console, echo, echo_json, size, table
 from replicator.cli.target import one_node, token_option
 from replicator.cli.task_progress import echo_end, followed

@@ -10,7 +10,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from replicator.cli.client import RESYNC
+from replicator.cli.api.client import RESYNC
 from replicator.cli.output import console, echo, echo_json, table
 from replicator.cli.target import one_node, token_option
 from replicator.cli.task_progress import echo_end, followed

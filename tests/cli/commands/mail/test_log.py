@@ -7,8 +7,8 @@ import pytest
 import trio
 
 from protocol.values import UidSet
-from replicator.cli.client import NodeClient
-from replicator.cli.documents import parsed
+from replicator.cli.api.client import NodeClient
+from replicator.cli.api.documents import parsed
 from replicator.mail.mailstore import NewMessage
 from replicator.stories import LAST_DEFAULT, LAST_MAX, LoggedHistory
 from tests.cli.conftest import Invoke

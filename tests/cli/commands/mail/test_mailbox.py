@@ -6,7 +6,7 @@ import re
 import pytest
 import trio
 
-from replicator.cli.documents import parsed
+from replicator.cli.api.documents import parsed
 from replicator.mail.mailstore import NewMessage
 from replicator.stories import MailboxStory
 from tests.cli.conftest import Invoke

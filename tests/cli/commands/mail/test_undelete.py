@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from protocol.values import UidSet
-from replicator.cli.client import NodeClient, TaskKind
+from replicator.cli.api.client import NodeClient, TaskKind
 from replicator.cli.times import parse_since
 from replicator.mail.mailstore import NewMessage
 from replicator.tasks import UndeleteStatus

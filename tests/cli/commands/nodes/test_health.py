@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from replicator.cli.client import _reasons
+from replicator.cli.api.client import _reasons
 from tests.cli.conftest import Invoke
 from tests.cli.served_node import ServedNode
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from click.testing import Result
 
-from replicator.cli.client import APPLY, RESYNC, NodeClient, TaskKind
+from replicator.cli.api.client import APPLY, RESYNC, NodeClient, TaskKind
 from replicator.cli.commands.repair import apply as command
 from replicator.cli.plans import apply_report
 from replicator.cli.plans.plan_files import Plan

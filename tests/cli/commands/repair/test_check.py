@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from replicator.cli.client import CHECK, NodeClient, TaskKind
+from replicator.cli.api.client import CHECK, NodeClient, TaskKind
 from replicator.cli.target import parse_url
 from replicator.tasks import CheckStatus
 from tests.cli.conftest import Invoke

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from benchmarks.clusters.cluster import Cluster
-from replicator.cli.client import INVENTORY, NodeClient
+from replicator.cli.api.client import INVENTORY, NodeClient
 from replicator.cli.target import parse_url
 from replicator.replication.tasks import inventory
 from replicator.replication.tasks.inventory import COMMAND, InventoryTask

@@ -8,7 +8,7 @@ import pytest
 import trio
 from click.testing import Result
 
-from replicator.cli.client import NodeClient, TaskKind
+from replicator.cli.api.client import NodeClient, TaskKind
 from replicator.replication.convergence.fork_scheduler import ForkScheduler
 from replicator.replication.log.sender import Sender
 from replicator.tasks import ResyncStatus

@@ -1,0 +1,292 @@
+"""The requests of a node's JSON API, as the command line makes them. Blocks; one connection, for one thread."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Generic, TypeVar, cast
+
+import msgpack
+
+from replicator.cli.api.connection import (
+    ANSWER_BYTES_MAX,
+    NodeConnection,
+    segment,
+)
+from replicator.cli.api.mail_stream import Mail, mails
+from replicator.runtime.sessions import SessionStatus
+from replicator.status import (
+    CertificateStatus,
+    CheckpointResult,
+    FolderList,
+    MailboxStatus,
+    NodeStatus,
+    PurgeResult,
+    QuotaStatus,
+    SearchTextStatus,
+)
+from replicator.stories import AskedMail, LoggedHistory, MailboxStory, MailStory
+from replicator.tasks import (
+    ApplyStatus,
+    CheckStatus,
+    InventoryStatus,
+    ResyncStatus,
+    TaskName,
+    TaskStatus,
+    UndeleteStatus,
+)
+from replicator.users import Account, Penalty, Trial
+
+JSON, MSGPACK = "application/json", "application/vnd.msgpack"
+USERS_AT_ONCE = 200
+
+_Object = dict[str, Any]  # parsed JSON, not yet converted
+
+D = TypeVar("D")
+S = TypeVar("S", bound=TaskStatus)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskKind(Generic[S]):
+    """A task and the kind of its status."""
+
+    name: TaskName
+    status: type[S]
+
+
+CHECK, SCRUB = TaskKind("check", CheckStatus), TaskKind("scrub", CheckStatus)
+RESYNC = TaskKind("resync", ResyncStatus)
+UNDELETE = TaskKind("undelete", UndeleteStatus)
+INVENTORY = TaskKind("inventory", InventoryStatus)
+APPLY = TaskKind("apply", ApplyStatus)
+
+
+class NodeClient(NodeConnection):
+    """The requests that one node takes. Every method raises UnreachableError and RefusedError."""
+
+    def status(self) -> NodeStatus:
+        """Return the status of the node and its links."""
+        return self.read(NodeStatus, self.ask("GET", "/api/v1/status"))
+
+    def check_alive(self) -> None:
+        """Return if the node's process answers."""
+        self.ask("GET", "/livez")
+
+    def reasons_of_ill_health(self) -> list[str]:
+        """Return why clients should not be sent to the node; nothing if it is healthy."""
+        return self.parsed_by(_reasons, self.ask("GET", "/healthz", accepted=(HTTPStatus.SERVICE_UNAVAILABLE,)))
+
+    def mailboxes(self, user: str) -> list[MailboxStatus]:
+        """Return the user's mailboxes."""
+        return self.read(list[MailboxStatus], self.ask("GET", "/api/v1/mailboxes", {"user": user}))
+
+    def users(self) -> list[str]:
+        """Return the users' names."""
+        return self.read(list[str], self.ask("GET", "/api/v1/users"))
+
+    def add_users(self, lines: Sequence[str], *, replace: bool = False) -> None:
+        """Add users to the cluster's table by their lines, `USERS_AT_ONCE` at most, all or none."""
+        body = json.dumps({"lines": lines, "replace": replace}).encode()
+        self.ask("POST", "/api/v1/users", body=body, content_type=JSON)
+
+    def set_password(self, user: str, hashed: str) -> None:
+        """Set the hash of a user's password in the cluster's table."""
+        body = json.dumps({"hash": hashed}).encode()
+        self.ask("PUT", f"/api/v1/users/{segment(user)}/password", body=body, content_type=JSON)
+
+    def accounts(self) -> list[Account]:
+        """Return the users, and what their lines say."""
+        return self.read(list[Account], self.ask("GET", "/api/v1/accounts"))
+
+    def set_disabled(self, user: str, *, disabled: bool) -> None:
+        """Disable a user of the cluster's table, or let the user log in again."""
+        body = json.dumps({"disabled": disabled}).encode()
+        self.ask("PUT", f"/api/v1/users/{segment(user)}/disabled", body=body, content_type=JSON)
+
+    def delete_user(self, user: str) -> None:
+        """Remove a user from the cluster's table."""
+        self.ask("DELETE", f"/api/v1/users/{segment(user)}")
+
+    def try_login(self, name: str, password: str) -> Trial:
+        """Return whether a client would get in with this name and password."""
+        body = json.dumps({"password": password}).encode()
+        document = self.ask("POST", f"/api/v1/users/{segment(name)}/try-login", body=body, content_type=JSON)
+        return self.read(Trial, document)
+
+    def penalties(self) -> list[Penalty]:
+        """Return who is delayed after failed log-ins."""
+        return self.read(list[Penalty], self.ask("GET", "/api/v1/penalties"))
+
+    def forgive(self, of: str | None) -> int:
+        """Forget the failed log-ins of a user or an address, or of everybody; return how many penalties end."""
+        query = None if of is None else {"of": of}
+        return self.parsed_by(_ended, self.ask("DELETE", "/api/v1/penalties", query))
+
+    def purge(self, user: str) -> PurgeResult:
+        """Remove some of a former user's mail; `more`: ask again."""
+        return self.read(PurgeResult, self.ask("POST", f"/api/v1/users/{segment(user)}/purge"))
+
+    def quota(self, user: str) -> QuotaStatus:
+        """Return the usage and the limits of the user's mail."""
+        return self.read(QuotaStatus, self.ask("GET", f"/api/v1/users/{segment(user)}/quota"))
+
+    def make_folder(self, user: str, name: str) -> None:
+        """Create the folder unless it exists."""
+        self.ask("PUT", _folder(user, name))
+
+    def folders(self, user: str) -> FolderList:
+        """Return the user's folders and subscriptions."""
+        return self.read(FolderList, self.ask("GET", f"/api/v1/users/{segment(user)}/folders"))
+
+    def create_folder(self, user: str, name: str) -> None:
+        """Create a folder that does not exist."""
+        self.ask("PUT", _folder(user, name), {"new": "true"})
+
+    def rename_folder(self, user: str, old: str, new: str) -> None:
+        """Rename a folder with all below it."""
+        self.ask("PUT", f"{_folder(user, old)}/name", {"to": new})
+
+    def delete_folder(self, user: str, name: str) -> None:
+        """Delete a folder with its mail."""
+        self.ask("DELETE", _folder(user, name))
+
+    def subscribe(self, user: str, name: str, *, subscribed: bool) -> None:
+        """Subscribe the user to a name, or end that."""
+        method = "PUT" if subscribed else "DELETE"
+        self.ask(method, f"/api/v1/users/{segment(user)}/subscriptions/{segment(name)}")
+
+    def master(self, user: str, mailbox: str) -> str | None:
+        """Return the folder's master, if the node knows it."""
+        return self.parsed_by(_master, self.ask("GET", f"{_folder(user, mailbox)}/master"))
+
+    def move_master(self, user: str, mailbox: str, node: str) -> None:
+        """Make a node the folder's master."""
+        self.ask("PUT", f"{_folder(user, mailbox)}/master", {"node": node})
+
+    def mailbox(self, user: str, mailbox: str) -> MailboxStory:
+        """Return what the node knows of a folder."""
+        document = self.ask("GET", _folder(user, mailbox))
+        return self.read(MailboxStory, document)
+
+    def mail(self, user: str, mailbox: str, asked: AskedMail) -> MailStory:
+        """Return what the node knows of a mail, and of others like it."""
+        query = {"uid": asked.uid, "guid": asked.guid and asked.guid.hex(), "message_id": asked.message_id}
+        path = f"{_folder(user, mailbox)}/story"
+        given = {name: str(value) for name, value in query.items() if value is not None}
+        return self.read(MailStory, self.ask("GET", path, given))
+
+    def history(self, user: str, mailbox: str | None, last: int, since_ms: int) -> LoggedHistory:
+        """Return the last entries of a folder, or with None of the user's folder tree."""
+        folder = "" if mailbox is None else f"/folders/{segment(mailbox)}"
+        query = {"last": str(last), "since_ms": str(since_ms)}
+        document = self.ask("GET", f"/api/v1/users/{segment(user)}{folder}/log", query)
+        return self.read(LoggedHistory, document)
+
+    def sessions(self, user: str | None, address: str | None) -> list[SessionStatus]:
+        """Return the node's sessions, or those of a user, or from an address or network."""
+        return self.read(list[SessionStatus], self.ask("GET", "/api/v1/sessions", _given(user=user, address=address)))
+
+    def end_sessions(self, user: str | None, address: str | None, named: str | None) -> list[SessionStatus]:
+        """End the sessions that have all of what is given, of a user, an address or network, and an id; return them."""
+        query = _given(user=user, address=address, id=named)
+        return self.read(list[SessionStatus], self.ask("DELETE", "/api/v1/sessions", query))
+
+    def checkpoint(self) -> CheckpointResult:
+        """Write checkpoints of all changes. Return the state afterwards or, if it takes long, so far."""
+        return self.read(CheckpointResult, self.ask("POST", "/api/v1/checkpoint"))
+
+    def reload(self) -> list[CertificateStatus]:
+        """Make the node read its certificates again; return them."""
+        return self.read(list[CertificateStatus], self.ask("POST", "/api/v1/reload"))
+
+    def rebuild_search_texts(self) -> SearchTextStatus:
+        """Make the node make its search texts anew; return what there was before."""
+        return self.read(SearchTextStatus, self.ask("POST", "/api/v1/search/rebuild"))
+
+    def contents(self, user: str, mailbox: str) -> Counter[str]:
+        """Return the folder's number of messages for each content, by SHA-256 in hexadecimal."""
+        found: Counter[str] = Counter()
+        after: int | None = 0
+        while after is not None:
+            query = {"mailbox": mailbox, "after": str(after)}
+            document = self.ask("GET", f"/api/v1/users/{segment(user)}/messages", query)
+            hashes, after = self.parsed_by(_contents_page, document)
+            found.update(hashes)
+        return found
+
+    def save(self, user: str, mailbox: str, text: bytes, flags: frozenset[str], received_ms: int | None) -> None:
+        """Store a message."""
+        query = {"mailbox": mailbox, "flags": " ".join(sorted(flags))}
+        if received_ms is not None:
+            query["received_ms"] = str(received_ms)
+        self.ask("POST", f"/api/v1/users/{segment(user)}/messages", query, text)
+
+    def save_all(self, user: str, mailbox: str, messages: Sequence[tuple[bytes, frozenset[str], int | None]]) -> None:
+        """Store messages, each with its flags and the time of its receipt, in this order: all or none."""
+        batch = [(received_ms, sorted(flags), text) for text, flags, received_ms in messages]
+        path = f"/api/v1/users/{segment(user)}/messages/batch"
+        self.ask("POST", path, {"mailbox": mailbox}, msgpack.packb(batch), MSGPACK)
+
+    def mails(self, user: str, mailbox: str, uid: int | None = None) -> Generator[Mail, None, None]:
+        """Yield the mail of a folder, or the one with this UID. Take the pieces of each before the next one.
+
+        The generator is to be closed before the client is used again. Taking pieces raises the same errors.
+        """
+        target = f"{_folder(user, mailbox)}/mail" + ("" if uid is None else f"?uid={uid}")
+        with self.answering():
+            response = self.request("GET", target)
+            if response.status != HTTPStatus.OK:
+                raise self.refusal(response, self.parsed_by(json.loads, response.read(ANSWER_BYTES_MAX)))
+        try:
+            yield from mails(self.chunks(response), self.senseless)
+        finally:
+            response.close()  # it may not have been read to its end
+            self.close()
+
+    def start(self, task: TaskKind[S], options: Mapping[str, object]) -> S:
+        """Start a task."""
+        body = json.dumps(options).encode()
+        return self.read(task.status, self.ask("POST", f"/api/v1/{task.name}", body=body, content_type=JSON))
+
+    def follow(self, task: TaskKind[S]) -> S:
+        """Return a task's status, once it has ended or made some progress."""
+        return self.read(task.status, self.ask("GET", f"/api/v1/{task.name}", {"wait": "true"}))
+
+    def cancel(self, task: TaskKind[S]) -> S:
+        """Cancel a task and return its result."""
+        return self.read(task.status, self.ask("DELETE", f"/api/v1/{task.name}"))
+
+
+def _folder(user: str, name: str) -> str:
+    return f"/api/v1/users/{segment(user)}/folders/{segment(name)}"
+
+
+def _given(**values: str | None) -> dict[str, str]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _reasons(document: object) -> list[str]:
+    fields = cast("_Object", document)
+    if fields["healthy"]:
+        return []
+    return [str(reason) for reason in fields.get("reasons", ["not healthy; it tells why to those who have a token"])]
+
+
+def _master(document: object) -> str | None:
+    master = cast("_Object", document)["master"]
+    return None if master is None else str(master)
+
+
+def _ended(document: object) -> int:
+    return int(cast("_Object", document)["ended"])
+
+
+def _contents_page(document: object) -> tuple[list[str], int | None]:
+    """Return the page's content hashes, and the UID from which to continue, or None at the end."""
+    page = cast("_Object", document)
+    rows = page["messages"]
+    return [str(row["sha256"]) for row in rows], int(rows[-1]["uid"]) if page["more"] else None
