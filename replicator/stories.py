@@ -18,8 +18,8 @@ LAST_DEFAULT = 50
 
 EntryState: TypeAlias = Literal["shown", "waiting", "abandoned"]
 Absence: TypeAlias = Literal["left", "missing", "unreadable"]
-"""Why an entry is not there to be told: checkpoints have taken its place in the log, it has not arrived or was lost, or
-the disk has altered it."""
+"""The reason why an entry is not there to be told: checkpoints have taken its place in the log, it has not arrived or
+was lost, or the disk has altered it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class LoggedHistory:
 
 
 Agreement: TypeAlias = Literal["same", "behind", "ahead", "forked", "differs", "nothing", "unreachable"]
-"""How another node shows a mailbox: the same, a state that this node's came after or the reverse, another branch, what
-cannot be though both have seen the same entries, nothing yet, or not known."""
+"""The way another node shows a mailbox: the same, a state that this node's came after or the reverse, another branch,
+what cannot be though both have seen the same entries, nothing yet, or not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class WaitingEntry:
 
 
 MasterHow: TypeAlias = Literal["named", "told", "taken", "given"]
-"""How a node came to know of a master: the root named the node itself, or another one, when it asked; it asked the
+"""The way a node came to know of a master: the root named the node itself, or another one, when it asked; it asked the
 master before it, for its clients or for an operator; or it was the master, and another node asked it."""
 
 
@@ -138,8 +138,8 @@ class MailboxStory:
 
 
 Sameness: TypeAlias = Literal["asked", "guid", "body", "message_id"]
-"""What a mail has in common with the one that was asked for: it is that one, or a copy of it in another folder; it has
-the same body; or the same Message-ID."""
+"""The likeness of a mail to the one that was asked for: it is that one, or a copy of it in another folder; it has the
+same body; or the same Message-ID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ class LookedAt:
 
 @dataclass(frozen=True, slots=True)
 class MailStory:
-    """What one node knows of a mail, and of others like it. No lives: it knows nothing of such a mail.
+    """All that one node knows of a mail, and of others like it. No lives: it knows nothing of such a mail.
 
     `peers`: other nodes of the cluster. `lives_left`: so many more like it are not told.
     """

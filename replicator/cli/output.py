@@ -19,6 +19,9 @@ FOLDS = "…"
 UNATTENDED_WIDTH = 120  # characters of output that does not go to a terminal, unless COLUMNS says otherwise
 
 
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
 def console(*, stderr: bool = False) -> Console:
     """Return a console as wide as the terminal or COLUMNS; UNATTENDED_WIDTH for a file or pipe."""
     stream = sys.stderr if stderr else sys.stdout
@@ -74,6 +77,11 @@ def echo_lines(lines: Iterable[str]) -> None:
 def echo_json(document: object) -> None:
     """Print an indented JSON document on standard output."""
     click.echo(json.dumps(document, ensure_ascii=False, indent=2))
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """Return a number with its noun: `1 mail`, `2 mails`."""
+    return f"{count} {one if count == 1 else many or f'{one}s'}"
 
 
 def ago(since_ms: int, now_ms: int) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import click
@@ -43,6 +45,15 @@ token_option = click.option(
     help=f"File with a token for the node's HTTP listener; default: the variable {TOKEN_VARIABLE}.",
 )
 """The option of all commands that talk to a node. A token is no argument: others see the arguments of a process."""
+
+_F = TypeVar("_F", bound=Callable[..., object])
+
+
+def node_options(command: _F) -> _F:
+    """Add the options of a command that talks to one node, by which `one_node` finds it."""
+    config = click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
+    url = click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
+    return config(url(token_option(command)))
 
 
 class CommandError(click.ClickException):

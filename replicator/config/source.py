@@ -28,7 +28,7 @@ TOML_ADVICE = {
     "Invalid value": '; text stands in quotes, such as "dc1"',
     "Cannot overwrite a value": "; the key is there twice",
 }
-"""What an operator may have done, by tomllib's words."""
+"""Likely mistakes of operators, by tomllib's words."""
 
 
 class Source:

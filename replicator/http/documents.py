@@ -90,7 +90,7 @@ class DisabledDocument(TypedDict):
 
 
 class Disabled(TypedDict):
-    """Whether a user is to be kept from logging in."""
+    """The wish that a user be kept from logging in, or let in again."""
 
     disabled: bool
 

@@ -29,14 +29,13 @@ PARAMETERS = {
     "user": "the user's name",
     "wait": "`true`: answer when the task has ended, or after a second",
 }
-"""What is in the path or the query, and in brackets what stands for it if it is not there."""
+"""Parameters of path and query: the meaning and, in brackets, the default."""
 
 NUMBERS = frozenset({"after", "last", "received_ms", "since_ms", "uid"})
-"""Those that are whole numbers."""
-
+"""Parameters that are whole numbers."""
 
 FLAGS = frozenset({"new", "wait"})
-"""Those that are true or false."""
+"""Parameters that are true or false."""
 
 
 def number(request: Request, name: str, maximum: int, minimum: int = 0) -> int | None:

@@ -20,7 +20,7 @@ from replicator.network.certificates import Certificate, Certificates
 from replicator.network.tls_stream import UNVERIFIED, names_of
 
 ROUNDS = 3
-"""How often each side speaks: one round more than a handshake of TLS 1.3 takes."""
+"""Times that each side speaks: one more than a handshake of TLS 1.3 takes."""
 
 OUT_OF_DATE: Mapping[int, Callable[[x509.Certificate, datetime], bool]] = {
     9: lambda certificate, now: now < certificate.not_valid_before_utc,

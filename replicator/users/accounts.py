@@ -1,4 +1,4 @@
-"""What a passwd-file says of its users, for operators."""
+"""Accounts: the users of a passwd-file and the contents of their lines, for operators."""
 
 from __future__ import annotations
 

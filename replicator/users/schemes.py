@@ -54,7 +54,7 @@ PASSWORD_MAX_BYTES = 1024
 SCHEMED = re.compile(r"\{([A-Za-z0-9-]+)(?:\.([A-Za-z0-9]+))?\}(.*)", re.DOTALL)
 
 EFFORT = re.compile(r"(?:\{[^}]*\})?(\$2[aby]\$[0-9]{2}|\$[56]\$(?:rounds=[0-9]+)?|\$argon2\w*\$(?:v=[0-9]+\$)?[^$]*)")
-"""What stands before the salt: bcrypt's cost, the rounds of crypt(3), Argon2's memory, passes and lanes."""
+"""The part of a hash before its salt: bcrypt's cost, the rounds of crypt(3), Argon2's memory, passes and lanes."""
 
 Checker = Callable[[bytes], bool]
 
@@ -73,7 +73,7 @@ class PasswordHash:
 
     @property
     def effort(self) -> str:
-        """What decides how long a check takes: the parameters in the hash, or the scheme if it has none."""
+        """The part that decides how long a check takes: the parameters in the hash, or the scheme if it has none."""
         if self.scram is not None:
             return f"{self.scheme} {self.scram.iterations}"
         match = EFFORT.match(self.text) if self.scheme.endswith("CRYPT") or self.scheme.startswith("ARGON2") else None

@@ -1,4 +1,4 @@
-"""Where messages were at each step of a mailbox's history.
+"""Places of messages at each step of a mailbox's history.
 
 Entries name messages by UID, and only those that add or merge also tell GUIDs. So a message is followed from entry to
 entry: a UID names one message on each branch, and a merge tells the UID that the message has from then on.

@@ -19,7 +19,7 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 class Drawn(NamedTuple, Generic[Name]):
-    """What stands before the line of an entry; with `name` None, a line of its own between entries."""
+    """The part of a line before its entry; with `name` None, a line of its own between entries."""
 
     prefix: str
     name: Name | None

@@ -11,7 +11,7 @@ from replicator.stories import Arrivals, MailLife, MailStory, Sameness
 from resync.story.lives import Event, FolderEvent
 
 Heard: TypeAlias = Literal["shown", "waits", "absent", "unknown"]
-"""What a node has of an event: its effect, or the entry alone, or not even that; or this is not told."""
+"""The part of an event that a node has: its effect, its entry alone, or neither; or this is not told."""
 
 _SAMENESS: Sequence[Sameness] = get_args(Sameness)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from replicator.cli.output import ago, size
-from replicator.cli.stories.words import counted
+from replicator.cli.output import ago, counted, size
 from replicator.cli.times import local
 from replicator.stories import Agreement, MailboxStory, MasterHow, ShownElsewhere, WaitingEntry
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from replicator.cli.output import counted
 from resync.story.deeds import Deed, Renumbered
 from resync.story.lives import Event
 
 RANGES_SHOWN = 6  # of a set of UIDs
 RENUMBERED_SHOWN = 4
-
-
-def counted(count: int, one: str, many: str | None = None) -> str:
-    """Return a number with its noun: `1 mail`, `2 mails`."""
-    return f"{count} {one if count == 1 else many or f'{one}s'}"
 
 
 def uids(text: str) -> str:

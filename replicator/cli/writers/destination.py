@@ -1,4 +1,4 @@
-"""What all formats have in common: the directory, its files, and how they get their names."""
+"""The destination of an export in any format: a directory, its files, and their names."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ async def get_events(services: HttpServices, _request: Request) -> EventStream:
 
 
 class _Events:
-    """What one client has been told."""
+    """The last overview that one client has been told."""
 
     def __init__(self, services: HttpServices) -> None:
         self._services = services

@@ -216,7 +216,7 @@ _DOCUMENTS: Mapping[TaskName, tuple[object, object]] = {
     "inventory": (InventoryOptions, InventoryStatus),
     "apply": (ApplyDocument, ApplyStatus),
 }
-"""What a task takes, and its report."""
+"""Types of the options and of the report, by task."""
 
 
 def _routes(name: TaskName) -> tuple[Route[HttpServices], ...]:

@@ -13,7 +13,7 @@ from replicator.store.gc import expunged
 
 
 class BodyFigures(NamedTuple):
-    """What a look into the database tells at once, however much there is."""
+    """Totals that the database tells at once, however much there is."""
 
     bodies_without_outline: int
     oldest_expunged_ms: int | None

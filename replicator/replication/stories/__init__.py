@@ -1,4 +1,4 @@
-"""What a node tells operators of the history of mailboxes and mails (docs/operations.md, "Why is this mail ...").
+"""Stories for operators: the history of mailboxes and mails (docs/operations.md, "Why is this mail ...").
 
 The HTTP door uses `Stories`. Nothing here changes anything.
 """

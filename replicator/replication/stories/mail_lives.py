@@ -57,7 +57,7 @@ class MailRows(NamedTuple):
 
 
 class LogTold(NamedTuple):
-    """What the log tells of mails of one folder: events by GUID, and the entries that this node does not show.
+    """The lives of mails in one folder as the log tells them: events by GUID, and entries that this node does not show.
 
     `left`, by GUID, `since_ms`, `is_whole`: as in `MailLife`.
     """

@@ -83,7 +83,7 @@ async def story_of(reader: Reader, coordinator: Coordinator, user: str, name: st
 
 
 class _Asked:
-    """What others say of a mailbox: its master, and how each node shows it. Each has `STORY_ASK_S` to answer."""
+    """The words of others on a mailbox: its master, and how each node shows it. Each has `STORY_ASK_S` to answer."""
 
     def __init__(self, coordinator: Coordinator, folder: Folder, mine: Chain) -> None:
         self.master: str | None = None

@@ -1,4 +1,4 @@
-"""What differs between two versions of a file of lines: one stretch of whole lines, found without reading each line."""
+"""The difference of two versions of a file: one stretch of whole lines, found without reading each line."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ import click
 from replicator.cli.api.client import NodeClient
 from replicator.cli.commands.credentials.passwords import first_line
 from replicator.cli.group import HelpfulGroup
-from replicator.cli.output import echo_json
-from replicator.cli.target import one_node, token_option
+from replicator.cli.output import echo_json, json_option
+from replicator.cli.target import node_options, one_node
 from replicator.users import Trial
 
 
@@ -24,10 +24,8 @@ def auth() -> None:
 @auth.command("test")
 @click.argument("name")
 @click.option("--password-stdin", "from_stdin", is_flag=True, help="Do not ask: read the first line of standard input.")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
-@token_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@node_options
+@json_option
 def auth_test(name: str, config_file: Path | None, url: str | None, *, from_stdin: bool, as_json: bool) -> None:
     """Say whether NAME, a user's name or address, may log in with a password now, and if not, why.
 

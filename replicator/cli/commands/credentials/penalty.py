@@ -10,8 +10,8 @@ from rich.markup import escape
 
 from replicator.cli.api.client import NodeClient
 from replicator.cli.group import HelpfulGroup
-from replicator.cli.output import console, echo, echo_json, table
-from replicator.cli.target import one_node, token_option
+from replicator.cli.output import console, counted, echo, echo_json, json_option, table
+from replicator.cli.target import node_options, one_node
 
 
 @click.group(cls=HelpfulGroup)
@@ -23,10 +23,8 @@ def penalty() -> None:
 
 
 @penalty.command("list")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
-@token_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@node_options
+@json_option
 def penalty_list(config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """List the users and addresses whose attempts wait now, or would after another failure.
 
@@ -47,10 +45,8 @@ def penalty_list(config_file: Path | None, url: str | None, *, as_json: bool) ->
 
 @penalty.command("clear")
 @click.argument("of", metavar="[ADDRESS|USER]", required=False)
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
-@token_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@node_options
+@json_option
 def penalty_clear(of: str | None, config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """Forget the failed log-ins of a user or an address, or without either, of everybody.
 
@@ -61,4 +57,4 @@ def penalty_clear(of: str | None, config_file: Path | None, url: str | None, *, 
     if as_json:
         echo_json({"ended": ended})
         return
-    click.echo(f"{ended} penalties ended")
+    click.echo(counted(ended, "penalty", "penalties") + " ended")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from replicator.cli.group import HelpfulGroup
-from replicator.cli.output import console, echo, echo_json, table
+from replicator.cli.output import console, echo, echo_json, json_option, table
 from replicator.cli.target import CommandError, ConfigurationError, config_argument
 from replicator.http.tokens import Role, TokenFileError, add_token, delete_token, list_tokens
 
@@ -62,7 +62,7 @@ def token_delete(name: str, config_file: Path) -> None:
 
 @token.command("list")
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def token_list(config_file: Path, *, as_json: bool) -> None:
     """List the tokens with their roles."""
     try:

@@ -19,8 +19,7 @@ from rich.markup import escape
 from replicator.cli.api.client import USERS_AT_ONCE, NodeClient
 from replicator.cli.commands.credentials.passwords import first_line
 from replicator.cli.group import HelpfulGroup
-from replicator.cli.output import console, echo, echo_json, size, table
-from replicator.cli.stories.words import counted
+from replicator.cli.output import console, counted, echo, echo_json, json_option, size, table
 from replicator.cli.target import CommandError, NodeUrl, config_argument, url_of_config
 from replicator.config import QuotaConfig, UserSource
 from replicator.users import (
@@ -226,7 +225,7 @@ def user_delete(name: str, config_file: Path) -> None:
 @user.command("list")
 @config_option
 @click.option("--long", "is_long", is_flag=True, help="Also show who is disabled, quotas and clusters.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def user_list(config_file: Path, *, is_long: bool, as_json: bool) -> None:
     """List all users, one per line."""
     place = _place(config_file)

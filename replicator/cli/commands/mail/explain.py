@@ -13,7 +13,7 @@ import click
 from protocol.values import UID_MAX
 from replicator.cli.api.client import NodeClient
 from replicator.cli.api.connection import RefusedError, UnreachableError
-from replicator.cli.output import echo_json, echo_lines
+from replicator.cli.output import echo_json, echo_lines, json_option
 from replicator.cli.stories import mail_lines
 from replicator.cli.stories.mail_story import NodeTold, better, join
 from replicator.cli.stories.verdict import sentences
@@ -36,7 +36,7 @@ _MESSAGE_ID = re.compile(r"<[^<>]+>|[^<>\s]+@[^<>\s]+")
 @click.option("--config", "configs", multiple=True, type=click.Path(path_type=Path), help="A node's configuration.")
 @click.option("--url", "urls", multiple=True, help="A node's address, such as http://127.0.0.1:1080.")
 @token_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def explain(user: str, mailbox: str, mail: str, *, configs: Sequence[Path], urls: Sequence[str], as_json: bool) -> None:
     """Tell the life of a mail in USER's MAILBOX: why it is there twice, gone, or back.
 

@@ -19,7 +19,7 @@ from replicator.cli.api.client import NodeClient
 from replicator.cli.api.connection import RefusedError, UnreachableError
 from replicator.cli.api.mail_stream import MailUnreadableError
 from replicator.cli.output import console, echo, echo_json, plain, printable, size, table
-from replicator.cli.target import CommandError, one_node, token_option
+from replicator.cli.target import CommandError, node_options, one_node
 from replicator.cli.writers import (
     DestinationError,
     FolderWriter,
@@ -83,9 +83,7 @@ class _Destination(click.ParamType[tuple[str, Path]]):
 @click.argument("user")
 @click.option("--to", required=True, type=_Destination(), help="Format, and a new or empty directory.")
 @click.option("--mailbox", "mailboxes", multiple=True, help="Only this folder; may be repeated.")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
-@token_option
+@node_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def export_mail(
     user: str,

@@ -14,16 +14,14 @@ from protocol.values import UID_MAX
 from replicator.cli.api.client import NodeClient
 from replicator.cli.api.mail_stream import MailUnreadableError
 from replicator.cli.output import printable
-from replicator.cli.target import CommandError, one_node, token_option
+from replicator.cli.target import CommandError, node_options, one_node
 
 
 @click.command()
 @click.argument("user")
 @click.argument("mailbox")
 @click.argument("uid", type=click.IntRange(1, UID_MAX))
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
-@token_option
+@node_options
 def fetch(user: str, mailbox: str, uid: int, config_file: Path | None, url: str | None) -> None:
     """Print the mail with this UID in USER's MAILBOX, byte for byte, on standard output.
 

@@ -26,7 +26,7 @@ from replicator.cli.api.client import NodeClient
 from replicator.cli.api.connection import RefusedError, UnreachableError
 from replicator.cli.output import console, echo_json
 from replicator.cli.sources import MailSource, SourceError, SourceMessage, read_source
-from replicator.cli.target import NodeUrl, one_node, token_option
+from replicator.cli.target import NodeUrl, node_options, one_node
 from replicator.mail.mailstore import INBOX, canonical_name
 
 BATCH_MESSAGES, BATCH_BYTES = 64, MIB  # of one request; the node stores them by one entry
@@ -56,9 +56,7 @@ class ImportResult:
 @click.argument("user")
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
 @click.option("--mailbox", default=INBOX, show_default=True, help="The folder for the mail; created if necessary.")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
-@token_option
+@node_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def import_mail(
     user: str, path: Path, mailbox: str, config_file: Path | None, url: str | None, *, as_json: bool

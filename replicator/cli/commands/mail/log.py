@@ -10,9 +10,9 @@ import click
 
 from replicator.cli.api.client import NodeClient
 from replicator.cli.group import HelpfulGroup
-from replicator.cli.output import echo_json, echo_lines
+from replicator.cli.output import echo_json, echo_lines, json_option
 from replicator.cli.stories import history_lines
-from replicator.cli.target import one_node, token_option
+from replicator.cli.target import node_options, one_node
 from replicator.cli.times import parse_since
 from replicator.stories import LAST_DEFAULT, LAST_MAX
 
@@ -31,10 +31,8 @@ def log() -> None:
     help=f"Number of entries, {LAST_MAX} at most; default: {LAST_DEFAULT}, or with --since all.",
 )
 @click.option("--since", metavar="WHEN", help="Only entries since then: 3d, 2026-11-20, 2026-11-20T10:00.")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
-@token_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@node_options
+@json_option
 def show(
     user: str,
     mailbox: str | None,

@@ -12,19 +12,13 @@ import click
 from replicator.cli.api.client import NodeClient
 from replicator.cli.api.connection import RefusedError
 from replicator.cli.group import HelpfulGroup
-from replicator.cli.output import console, echo, echo_json, echo_lines, plain, printable, size, table
+from replicator.cli.output import console, echo, echo_json, echo_lines, json_option, plain, printable, size, table
 from replicator.cli.stories import mailbox_lines
-from replicator.cli.target import CommandError, one_node, token_option
+from replicator.cli.target import CommandError, node_options, one_node
 from replicator.mail.mailstore import canonical_name
 from replicator.status import FolderCounts, FolderList
 
 DAY_S = 24 * 3600
-
-config_option = click.option(
-    "--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration."
-)
-url_option = click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group(cls=HelpfulGroup)
@@ -39,9 +33,7 @@ def mailbox() -> None:
 @mailbox.command()
 @click.argument("user")
 @click.argument("mailbox")
-@config_option
-@url_option
-@token_option
+@node_options
 @json_option
 def show(user: str, mailbox: str, config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """Show USER's MAILBOX: its numbers, its head and master, what waits, and whether other nodes show the same.
@@ -61,9 +53,7 @@ def show(user: str, mailbox: str, config_file: Path | None, url: str | None, *, 
 
 @mailbox.command("list")
 @click.argument("user")
-@config_option
-@url_option
-@token_option
+@node_options
 @json_option
 def list_(user: str, config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """List the folders of USER, with their messages and subscriptions."""
@@ -80,9 +70,7 @@ def list_(user: str, config_file: Path | None, url: str | None, *, as_json: bool
 @click.argument("user")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--subscribe", "subscribed", is_flag=True, help="Subscribe the user to the new folders, too.")
-@config_option
-@url_option
-@token_option
+@node_options
 @json_option
 def create(
     user: str, names: tuple[str, ...], config_file: Path | None, url: str | None, *, subscribed: bool, as_json: bool
@@ -103,9 +91,7 @@ def create(
 @click.argument("user")
 @click.argument("name")
 @click.argument("new")
-@config_option
-@url_option
-@token_option
+@node_options
 @json_option
 def rename(user: str, name: str, new: str, config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """Rename the folder NAME of USER to NEW, with all folders below it; subscriptions stay as they are.
@@ -127,9 +113,7 @@ def rename(user: str, name: str, new: str, config_file: Path | None, url: str | 
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--recursive", is_flag=True, help="Delete the folders below these, too.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@config_option
-@url_option
-@token_option
+@node_options
 @json_option
 def delete(
     user: str,
@@ -158,9 +142,7 @@ def delete(
 @mailbox.command()
 @click.argument("user")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@config_option
-@url_option
-@token_option
+@node_options
 @json_option
 def subscribe(user: str, names: tuple[str, ...], config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """Subscribe USER to folders: many clients show only these. The folders need not exist."""
@@ -172,9 +154,7 @@ def subscribe(user: str, names: tuple[str, ...], config_file: Path | None, url: 
 @mailbox.command()
 @click.argument("user")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@config_option
-@url_option
-@token_option
+@node_options
 @json_option
 def unsubscribe(user: str, names: tuple[str, ...], config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """End subscriptions of USER. The folders stay."""

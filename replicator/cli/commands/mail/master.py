@@ -8,8 +8,8 @@ import click
 
 from replicator.cli.api.client import NodeClient
 from replicator.cli.group import HelpfulGroup
-from replicator.cli.output import echo_json
-from replicator.cli.target import one_node, token_option
+from replicator.cli.output import echo_json, json_option
+from replicator.cli.target import node_options, one_node, token_option
 
 
 @click.group(cls=HelpfulGroup)
@@ -23,10 +23,8 @@ def master() -> None:
 @master.command()
 @click.argument("user")
 @click.argument("mailbox")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
-@token_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@node_options
+@json_option
 def show(user: str, mailbox: str, config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """Print the id of the node that masters USER's MAILBOX.
 
@@ -49,7 +47,7 @@ def show(user: str, mailbox: str, config_file: Path | None, url: str | None, *, 
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The configuration of any node.")
 @click.option("--url", help="The address of any node, such as http://127.0.0.1:1080.")
 @token_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def move(user: str, mailbox: str, node: str, config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """Make NODE the master of USER's MAILBOX, even while other nodes use it.
 

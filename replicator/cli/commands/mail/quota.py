@@ -9,16 +9,14 @@ import click
 from rich.markup import escape
 
 from replicator.cli.api.client import NodeClient
-from replicator.cli.output import console, echo, echo_json, size, table
-from replicator.cli.target import one_node, token_option
+from replicator.cli.output import console, echo, echo_json, json_option, size, table
+from replicator.cli.target import node_options, one_node
 
 
 @click.command()
 @click.argument("user")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
-@token_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@node_options
+@json_option
 def quota(user: str, config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """Show what the mail of USER takes at a node, in all folders, and the limits that the node knows.
 

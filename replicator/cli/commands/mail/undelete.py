@@ -13,7 +13,7 @@ from rich.table import Table
 
 from replicator.cli.api.client import UNDELETE
 from replicator.cli.output import console, echo, echo_json, table
-from replicator.cli.target import one_node, token_option
+from replicator.cli.target import node_options, one_node
 from replicator.cli.task_progress import echo_end, followed
 from replicator.cli.times import local, parse_since
 from replicator.tasks import Undeleted, UndeleteOptions, UndeleteStatus
@@ -30,9 +30,7 @@ BACK, WOULD_BE_BACK = "restored", "would be restored (dry run)"
     help="Only messages expunged since then: 3d, 2026-11-20, 2026-11-20T10:00. Default: all.",
 )
 @click.option("--dry-run", is_flag=True, help="Report what would be restored, and change nothing.")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
-@token_option
+@node_options
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def undelete(
     user: str,

@@ -10,16 +10,14 @@ from pathlib import Path
 import click
 
 from replicator.cli.api.client import NodeClient
-from replicator.cli.output import echo_json, size
-from replicator.cli.target import one_node, token_option
+from replicator.cli.output import echo_json, json_option, size
+from replicator.cli.target import node_options, one_node
 from replicator.status import CheckpointResult, NodeStatus
 
 
 @click.command()
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
-@token_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@node_options
+@json_option
 def checkpoint(config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """Write checkpoints of all changed mailboxes and folder trees to `checkpoint.url`.
 

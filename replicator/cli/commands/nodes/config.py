@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from replicator.cli.group import HelpfulGroup
-from replicator.cli.output import echo_json
+from replicator.cli.output import echo_json, json_option
 from replicator.cli.target import USAGE_EXIT_CODE, config_argument
 from replicator.config import Config, UserSource, config_text, disagreements, load_config
 from replicator.errors import ConfigError
@@ -24,7 +24,7 @@ def config() -> None:
 
 @config.command("check")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FILES)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def config_check(files: tuple[Path, ...], *, as_json: bool) -> None:
     """Check configuration files as a node does at its start: keys, values, certificates and the passwd-file.
 

@@ -7,18 +7,16 @@ from pathlib import Path
 import click
 
 from replicator.cli.api.client import NodeClient
-from replicator.cli.output import echo_json
-from replicator.cli.target import CommandError, one_node, token_option
+from replicator.cli.output import echo_json, json_option
+from replicator.cli.target import CommandError, node_options, one_node
 
 ANSWER_S = 10.0  # a node tries its disk for five seconds before it calls it broken
 
 
 @click.command()
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
-@token_option
+@node_options
 @click.option("--live", is_flag=True, help="Ask only whether the node's process answers.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def health(config_file: Path | None, url: str | None, *, live: bool, as_json: bool) -> None:
     """Tell whether clients should be sent to the node: exit code 0, or 1 with the reasons.
 

@@ -9,15 +9,13 @@ from pathlib import Path
 import click
 
 from replicator.cli.api.client import NodeClient
-from replicator.cli.output import echo_json
-from replicator.cli.target import one_node, token_option
+from replicator.cli.output import echo_json, json_option
+from replicator.cli.target import node_options, one_node
 
 
 @click.command("reload")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
-@token_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@node_options
+@json_option
 def reload(config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """Read the node's configuration and certificates again, as SIGHUP does.
 

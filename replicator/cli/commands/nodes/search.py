@@ -9,8 +9,8 @@ import click
 
 from replicator.cli.api.client import NodeClient
 from replicator.cli.group import HelpfulGroup
-from replicator.cli.output import echo_json, size
-from replicator.cli.target import one_node, token_option
+from replicator.cli.output import echo_json, json_option, size
+from replicator.cli.target import node_options, one_node
 
 
 @click.group(cls=HelpfulGroup)
@@ -19,10 +19,8 @@ def search() -> None:
 
 
 @search.command()
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
-@token_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@node_options
+@json_option
 def rebuild(config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """Delete the kept texts of all messages, and make them anew in the background.
 

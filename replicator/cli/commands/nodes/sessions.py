@@ -10,18 +10,16 @@ from pathlib import Path
 import click
 
 from replicator.cli.api.client import NodeClient
-from replicator.cli.output import ago, console, echo, echo_json, echo_lines, plain, table
-from replicator.cli.target import CommandError, one_node, token_option
+from replicator.cli.output import ago, console, counted, echo, echo_json, echo_lines, json_option, plain, table
+from replicator.cli.target import CommandError, node_options, one_node
 from replicator.runtime.sessions import SessionStatus
 
 
 @click.command()
 @click.argument("user", required=False)
 @click.option("--address", help="Only sessions from this IP address or network, such as 192.0.2.0/24.")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
-@token_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@node_options
+@json_option
 def who(user: str | None, address: str | None, config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """Show the sessions at a node, or those of USER: IMAP clients, and MTAs that deliver by LMTP.
 
@@ -41,10 +39,8 @@ def who(user: str | None, address: str | None, config_file: Path | None, url: st
 @click.argument("user", required=False)
 @click.option("--address", help="Only sessions from this IP address or network, such as 192.0.2.0/24.")
 @click.option("--session", help="Only the session with this id, as `replicator who` shows it.")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
-@token_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@node_options
+@json_option
 def kick(
     user: str | None,
     address: str | None,
@@ -98,4 +94,4 @@ def _echo(sessions: Sequence[SessionStatus]) -> None:
             one.process,
         )
     users = len({one.user for one in sessions} - {None})
-    echo(console(), made, f"{len(sessions)} sessions of {users} users")
+    echo(console(), made, f"{counted(len(sessions), 'session')} of {counted(users, 'user')}")

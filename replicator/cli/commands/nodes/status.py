@@ -17,7 +17,7 @@ import click
 
 from replicator.cli.api.client import NodeClient
 from replicator.cli.api.connection import RefusedError, UnreachableError
-from replicator.cli.output import console, echo_json
+from replicator.cli.output import console, echo_json, json_option
 from replicator.cli.status_tables import LEGEND, NodeAnswer, agreement, parted, show
 from replicator.cli.target import NodeUrl, parse_url, token_option, url_of_config
 
@@ -30,7 +30,7 @@ ASKED_AT_ONCE = 64  # threads; larger clusters take a little longer
 @click.option("--url", "urls", multiple=True, help="A node's address, such as http://127.0.0.1:1080.")
 @token_option
 @click.option("--user", help="Also show this user's mailboxes.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @click.option(
     "--watch",
     "every_s",

@@ -13,7 +13,7 @@ from replicator.cli.api.client import APPLY, NodeClient
 from replicator.cli.output import echo_json
 from replicator.cli.plans.apply_report import Report, print_report
 from replicator.cli.plans.plan_files import S3, Plan
-from replicator.cli.target import CommandError, NodeUrl, config_argument, one_node, token_option
+from replicator.cli.target import CommandError, NodeUrl, config_argument, node_options, one_node
 from replicator.cli.task_progress import Show, bar, carried_out
 from replicator.config.values import duration, endpoint
 from replicator.status import NodeStatus
@@ -40,9 +40,7 @@ from resync.plan import PlanManifest
     "--settle", default="10s", show_default=True, help="Minimum time between the last inventory and the repair."
 )
 @click.option("--endpoint", "server", help="URL of an S3-compatible server; default: `checkpoint.endpoint`, or Amazon.")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
-@token_option
+@node_options
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def apply(
     plan: str,

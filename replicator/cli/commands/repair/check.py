@@ -12,7 +12,7 @@ from rich.table import Table
 
 from replicator.cli.api.client import CHECK, SCRUB, TaskKind
 from replicator.cli.output import console, echo, echo_json, table
-from replicator.cli.target import CommandError, NodeUrl, one_node, token_option
+from replicator.cli.target import CommandError, NodeUrl, node_options, one_node
 from replicator.cli.task_progress import echo_end, followed
 from replicator.tasks import RATE_MAX, CheckOptions, CheckStatus, Finding, ScrubOptions, TaskOptions
 from spark.job.command import check_given, check_installed, spark_options, told
@@ -25,9 +25,7 @@ LEFT_AS_IT_IS = "not repaired"
 @click.command()
 @click.option("--repair", is_flag=True, help="Repair damage: rows from the log, bodies from other nodes.")
 @click.option("--rate", type=click.IntRange(1, RATE_MAX), help="Maximum number of rows per second; default: no limit.")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
-@token_option
+@node_options
 @click.option("--spark", "on_spark", is_flag=True, help="Check the indexes of nodes' inventories instead, on Spark.")
 @spark_options
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
@@ -72,9 +70,7 @@ def check(
 @click.option(
     "--rate", type=click.IntRange(1, RATE_MAX), help="Maximum number of bodies and rows per second; default: no limit."
 )
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
-@token_option
+@node_options
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def scrub(config_file: Path | None, url: str | None, rate: int | None, *, as_json: bool) -> None:
     """Read all message bodies and attachments of a running node; fetch damaged or missing ones from other nodes.

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from replicator.cli.api.client import INVENTORY
 from replicator.cli.output import console, echo, echo_json, size, table
-from replicator.cli.target import one_node, token_option
+from replicator.cli.target import node_options, one_node
 from replicator.cli.task_progress import echo_end, followed
 from replicator.tasks import InventoryOptions, InventoryStatus
 
@@ -23,9 +23,7 @@ S3 = "s3://"
 )
 @click.option("--endpoint", help="URL of an S3-compatible server; default: `checkpoint.endpoint`, or Amazon.")
 @click.option("--overwrite", is_flag=True, help="Replace an incomplete inventory at the destination.")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
-@token_option
+@node_options
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def inventory(
     to: str,

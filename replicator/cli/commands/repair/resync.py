@@ -12,7 +12,7 @@ from rich.table import Table
 
 from replicator.cli.api.client import RESYNC
 from replicator.cli.output import console, echo, echo_json, table
-from replicator.cli.target import one_node, token_option
+from replicator.cli.target import node_options, one_node
 from replicator.cli.task_progress import echo_end, followed
 from replicator.tasks import RATE_MAX, Difference, ResyncOptions, ResyncStatus
 
@@ -34,9 +34,7 @@ _WORDS = {
 @click.option("--peer", metavar="NODE", help="Compare with this node only; default: all reachable nodes.")
 @click.option("--dry-run", is_flag=True, help="Report differences, and change nothing.")
 @click.option("--rate", type=click.IntRange(1, RATE_MAX), help="Maximum number of rows per second; default: no limit.")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The node's configuration.")
-@click.option("--url", help="The node's address, such as http://127.0.0.1:1080.")
-@token_option
+@node_options
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def resync(
     *,

@@ -45,7 +45,7 @@ def test_penalties_are_listed_and_end(served: ServedNode, invoke: Invoke) -> Non
     assert json.loads(invoke("penalty", "clear", "alice", "--json", "--url", served.url).stdout) == {"ended": 1}
     assert json.loads(invoke("penalty", "list", "--json", "--url", served.url).stdout) == []
     fail(served, "alice", FREE_FAILURES_PAIR + 1)
-    assert invoke("penalty", "clear", "--url", served.url).stdout == "1 penalties ended\n"
+    assert invoke("penalty", "clear", "--url", served.url).stdout == "1 penalty ended\n"
 
 
 def test_usage(served: ServedNode, invoke: Invoke) -> None:
