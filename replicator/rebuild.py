@@ -18,7 +18,7 @@ from replicator.config import Config
 from replicator.errors import DataError, MailError
 from replicator.network.certificates import Certificates
 from replicator.network.streams import Tls, certified, guarded, listen
-from replicator.node import attachments_of, make_directory
+from replicator.node_parts import attachments_of, make_directory
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.links.handshake import REBUILDING
 from replicator.replication.rebuild.rebuilder import Progress, Rebuild, RebuildError, Rebuilt

@@ -36,7 +36,7 @@ from replicator.config import (
 from replicator.errors import RunsTwiceError, leaves
 from replicator.mail.mailstore import Folder, NewMessage, read_all
 from replicator.mail.view import MailboxView, Message
-from replicator.node import archive_of
+from replicator.node_parts import archive_of
 from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
 from replicator.replication.log import sender

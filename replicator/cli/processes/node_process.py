@@ -21,7 +21,8 @@ from replicator.cli.output import own_name
 from replicator.cli.target import CommandError, ConfigurationError
 from replicator.config import Config, load_config
 from replicator.errors import ConfigError, DatabaseFailedError, DataError, leaves
-from replicator.node import run_node, umask_of
+from replicator.node import run_node
+from replicator.node_parts import umask_of
 from replicator.replication.rebuild.rebuilder import RebuildError
 from replicator.runtime.logs.lines import LogSettings, log_to_stderr
 from replicator.runtime.process.garbage import set_garbage_aside

@@ -19,7 +19,7 @@ from replicator.cli.output import console, echo, echo_json, own_name
 from replicator.cli.processes.node_process import STOP_SIGNALS, ending_in_one_line
 from replicator.cli.target import CommandError
 from replicator.config import Config
-from replicator.node import umask_of
+from replicator.node_parts import umask_of
 from replicator.rebuild import rebuild_node
 from replicator.replication.rebuild.rebuilder import Progress, Rebuilt
 from replicator.runtime.logs.lines import LogSettings, log_to_stderr

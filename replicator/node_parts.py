@@ -1,0 +1,179 @@
+"""Parts of a node as its configuration asks for them, and the directories and files that they need."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+
+from replicator.config import Config, QuotaConfig, UserSource, WhenFull
+from replicator.errors import DataError
+from replicator.http.tasks.destinations import Destinations
+from replicator.http.tokens import Tokens
+from replicator.mail_doors import site_of
+from replicator.network.certificates import Certificates
+from replicator.network.rehearsal import certificate_faults
+from replicator.oauth import ProviderKeys, key_source
+from replicator.reloading import Configuration
+from replicator.replication.cluster_mail_store import ClusterMailStore
+from replicator.replication.writes.quotas import Quotas
+from replicator.runtime.environment import Environment
+from replicator.runtime.files.file_modes import PRIVATE_DIRECTORY, exposed_directory, exposed_file, umask_for
+from replicator.runtime.metrics import (
+    OauthMetrics,
+)
+from replicator.runtime.objects import ObjectStore
+from replicator.store.attachments.disk import DiskFiles
+from replicator.store.attachments.files import Files
+from replicator.store.checkpoints.archive import Archive
+from replicator.store.checkpoints.checkpoint import Home
+from replicator.store.store import Store
+from replicator.user_table import ClusterUsers
+from replicator.users import QuotaLimits, UserDirectory
+
+log = logging.getLogger(__name__)
+
+INVENTORIES = "inventories"
+
+
+def registry_of_process() -> CollectorRegistry:
+    """Return a registry with the usual metrics of the process and of Python."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    return registry
+
+
+async def users_of(config: Config, environment: Environment) -> UserDirectory:
+    """Return the users, and log what is wrong with their file."""
+    quota = QuotaLimits(config.quota.storage_bytes, config.quota.messages)
+    file, site = config.users.passwd_file, site_of(config)
+    is_from_cluster = config.users.source is UserSource.CLUSTER
+    users = UserDirectory(file, quota=quota, clock_ms=environment.clock_ms, site=site, is_from_cluster=is_from_cluster)
+    await users.load()  # warn of a missing file now, not when the first mail arrives
+    return users
+
+
+def user_table_of(
+    config: Config, mail: ClusterMailStore, store: Store, environment: Environment
+) -> ClusterUsers | None:
+    """Return the cluster's users, if users come from there. They are in the file once `run` has begun."""
+    if config.users.source is not UserSource.CLUSTER:
+        return None
+    table = ClusterUsers(mail, config.users.passwd_file, environment.run_in_thread)
+    store.listeners.append(table.note)
+    return table
+
+
+def configuration_of(
+    config: Config, reread: Callable[[], Config] | None, users: UserDirectory, quotas: Quotas
+) -> Configuration | None:
+    """Return what reads the configuration's file again, if there is a file."""
+    if reread is None:
+        return None
+
+    def install(quota: QuotaConfig) -> None:
+        users.set_quota(QuotaLimits(quota.storage_bytes, quota.messages))
+        quotas.defer = quota.when_full is WhenFull.DEFER
+
+    return Configuration(config, reread, install)
+
+
+def certificates_of(config: Config) -> Certificates:
+    """Return the certificates. Raises ConfigError."""
+    return Certificates(config.tls, config.certificates, of_clients=config.client_certificates, oauth=config.oauth)
+
+
+def provider_keys_of(
+    config: Config, certificates: Certificates, environment: Environment, registry: CollectorRegistry
+) -> ProviderKeys | None:
+    """Return the keys of the identity provider, if one is configured. They are read once `run` has begun."""
+    if config.oauth is None:
+        return None
+    read = key_source(config.oauth, environment, certificates.for_provider)
+    return ProviderKeys(read, refresh_s=config.oauth.refresh_s, metrics=OauthMetrics(registry))
+
+
+def keys_in_file(keys: ProviderKeys | None, config: Config) -> ProviderKeys | None:
+    """Return the keys if they come from a file. Those at a URL do not keep certificates from being reloaded."""
+    return keys if config.oauth is not None and isinstance(config.oauth.jwks, Path) else None
+
+
+def attachments_of(config: Config) -> Files | None:
+    """Return the attachment store's directory, or None if it lies in the node's own data. Raises DataError."""
+    directory = config.content.attachments
+    if directory is None:
+        return None
+    make_directory(directory, "content.attachments")
+    return DiskFiles(directory)
+
+
+def directories_of(config: Config) -> list[Path]:
+    """Return the directories that the node writes to."""
+    return [config.node.data, *filter(None, (config.content.attachments, config.checkpoint.directory))]
+
+
+def umask_of(config: Config) -> int:
+    """Return the umask of a process that writes the node's files; see `file_modes`."""
+    return umask_for(filter(None, (config.content.attachments, config.checkpoint.directory)))
+
+
+def warn_of_files(config: Config, certificates: Certificates) -> None:
+    """Log which files and directories others on this machine can read, and the faults of certificates.
+
+    A node does not change the operator's own files.
+    """
+    warnings = [exposed_directory(config.node.data), exposed_file(config.users.passwd_file)]
+    shareable = filter(None, (config.content.attachments, config.checkpoint.directory))
+    warnings += [exposed_directory(directory, may_be_shared=True) for directory in shareable]
+    for warning in filter(None, (*warnings, *certificates.exposed(), *faults_of(config, certificates))):
+        log.warning("%s", warning)
+
+
+def faults_of(config: Config, certificates: Certificates) -> Iterator[str]:
+    """Return the reasons why others would refuse the certificates in use."""
+    return certificate_faults(config.node.id, config.tls, certificates)
+
+
+def archive_of(config: Config, environment: Environment) -> Archive:
+    """Return the archive for the node's checkpoints.
+
+    The object store is not contacted here: a node runs without it, and keeps its whole log.
+    """
+    where = config.checkpoint
+    return Archive(ObjectStore(where.url, environment, where.endpoint), Home(config.node.cluster, config.node.id))
+
+
+def destinations_of(config: Config) -> Destinations:
+    """Return where the holder of a token may have inventories written."""
+    checkpoint, places = config.checkpoint, config.http.directories
+    if places is None:
+        # Without `..`, which may be in a configuration, but not in what is compared with it.
+        data, directory = (path and os.path.normpath(path) for path in (config.node.data, checkpoint.directory))
+        places = tuple(f"{above}/{INVENTORIES}" for above in (data, directory or checkpoint.url.rstrip("/")))
+    return Destinations(places, checkpoint.endpoint)
+
+
+def tokens_of(config: Config) -> Tokens | None:
+    """Return the tokens of the HTTP listener, or None if it asks for none."""
+    if config.http.tokens is None:
+        log.warning(
+            "everybody on this machine can operate this node at http://%s, because it asks for no token; to close it,"
+            " set `tokens` in [http], or leave `http` out of [listen]",
+            config.listen.http,
+        )
+        return None
+    tokens = Tokens(config.http.tokens)
+    tokens.refresh()  # warn of a missing file now
+    return tokens
+
+
+def make_directory(path: Path, key: str = "node.data") -> None:
+    """Create the directory for its owner alone. Raises DataError that names the configuration key."""
+    try:
+        path.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}; check `{key}`") from error
