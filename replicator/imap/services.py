@@ -49,8 +49,11 @@ class Users(Protocol):
         """Return True if this is the name of a user who cannot log in by SCRAM, which is not for clients to know."""
         ...
 
-    def is_disabled(self, name: str) -> bool:
-        """Return True if this is the name of a user who is disabled, which is not for clients to know."""
+    def shuts_out(self, name: str, address: str | None) -> str | None:
+        """Return why the user of this name may not log in from an IP address at all, which is not for clients to know.
+
+        None: the user may, or there is none.
+        """
         ...
 
     async def verify_scram(self, name: str, attempt: ScramAttempt, *, address: str | None = None) -> Login | None:

@@ -38,6 +38,7 @@ from replicator.users.scram import (
     ScramKeys,
 )
 from replicator.users.trial import Obstacle, Reason, Trial
+from replicator.users.words.allowed_nets import AllowedNets, parse_nets
 from replicator.users.words.home_cluster import Site
 from replicator.users.words.quota_limits import NO_LIMITS, QuotaLimits
 
@@ -46,6 +47,7 @@ __all__ = [
     "NEW_SCHEMES",
     "NO_LIMITS",
     "Account",
+    "AllowedNets",
     "BearerError",
     "BearerMessage",
     "ChannelBindingError",
@@ -75,6 +77,7 @@ __all__ = [
     "list_users",
     "new_line",
     "oauthbearer_challenge",
+    "parse_nets",
     "set_disabled",
     "set_password",
     "valid_lines",

@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -23,9 +23,11 @@ from replicator.users.attempts.queue import PATIENCE_S, AttemptQueue
 from replicator.users.attempts.throttle import NAME_CHARACTERS_MAX, Penalty
 from replicator.users.followed_file import LEAVING_S, FollowedFile
 from replicator.users.names import candidates, folded
+from replicator.users.passwd_file.table import UserTable
 from replicator.users.schemes import PASSWORD_MAX_BYTES, PasswordHash
 from replicator.users.scram import ScramAttempt, ScramKeys
 from replicator.users.trial import Obstacle, Reason, Trial, reasons_against
+from replicator.users.words.allowed_nets import AllowedNets
 from replicator.users.words.home_cluster import Site
 from replicator.users.words.quota_limits import NO_LIMITS, QuotaLimits
 
@@ -46,11 +48,13 @@ class Login:
     """A user who has logged in, and the grounds of the login, which `UserDirectory.holds` checks again later.
 
     `password`: the hash of the password that was right; None: an identity was shown, which ends at `until_ms`.
+    `address`: the client's IP address, if it has one.
     """
 
     user: str
     password: PasswordHash | None = None
     until_ms: int | None = None
+    address: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,18 +198,19 @@ class UserDirectory:
         # Failures count for the resolved user: one account has many names, by its details.
         user = self._find(name) or folded(name)
         secret = password.encode("utf-8", "surrogateescape")
-        if (login := self._remembered_login(user, secret)) is not None:
+        if (login := self._remembered_login(user, secret, address)) is not None:
             return login
 
         async def check() -> Login | None:
             # Meanwhile another connection of the same client may have logged in.
-            return self._remembered_login(user, secret) or await self._check(user, secret)
+            return self._remembered_login(user, secret, address) or await self._check(user, secret, address)
 
         return await self._attempts.in_turn(user, address, check, patience_s)
 
-    async def try_login(self, name: str, password: str) -> Trial:
+    async def try_login(self, name: str, password: str, address: str | None = None) -> Trial:
         """Return whether this name and password would let a client in, and why not. Counts as nobody's attempt.
 
+        `address`: the client's IP address; None: it does not matter.
         Raises UsersUnavailableError, and UnavailableError if no hash can be computed within `PATIENCE_S`.
         """
         user = self._find(name)
@@ -217,17 +222,21 @@ class UserDirectory:
         is_right = None if stored is None else await self._attempts.out_of_turn(partial(self._fits, stored, secret))
         table = self._file.known()
         if user not in table.users or table.users[user] != stored:
-            return await self.try_login(name, password)  # the file has changed meanwhile
-        return self._trial(user, user, reasons_against(table, user, self._site, is_right=is_right))
+            return await self.try_login(name, password, address)  # the file has changed meanwhile
+        reasons = reasons_against(table, user, self._site, address, is_right=is_right)
+        return self._trial(user, user, reasons, table.nets.get(user))
 
     async def _fits(self, stored: PasswordHash, secret: bytes) -> bool:
         return _is_usable(secret) and await self._run_in_thread(lambda: stored.check(secret))
 
-    def _trial(self, counted_as: str, user: str | None, reasons: Sequence[Reason]) -> Trial:
+    def _trial(
+        self, counted_as: str, user: str | None, reasons: Sequence[Reason], nets: AllowedNets | None = None
+    ) -> Trial:
         slowed = [one for one in self.penalties() if one.user == counted_as[:NAME_CHARACTERS_MAX] and one.waits_s]
         addresses = (one.address if one.address is not None else "everywhere" for one in slowed)
         waits_s = max((one.waits_s for one in slowed), default=0.0)
-        return Trial(user, tuple(reasons), waits_s, tuple(addresses))
+        only_from = None if nets is None else tuple(nets.words())
+        return Trial(user, tuple(reasons), waits_s, tuple(addresses), only_from)
 
     def penalties(self) -> list[Penalty]:
         """Return who is delayed after failed attempts, or would be by another one."""
@@ -258,10 +267,15 @@ class UserDirectory:
         user = next((user for user in candidates(name) if user in users), None)
         return user is not None and ((stored := users[user]) is None or stored.scram is None)
 
-    def is_disabled(self, name: str) -> bool:
-        """Return True if this is the name of a user who is disabled: for the log only."""
-        users, disabled = (self._file.table.users, self._file.table.disabled) if self._file.table else ({}, set())
-        return next((user for user in candidates(name) if user in users), None) in disabled
+    def shuts_out(self, name: str, address: str | None) -> str | None:
+        """Return why the user of this name may not log in from an IP address, whatever is shown: for the log only."""
+        table = self._file.table
+        user = next((user for user in candidates(name) if table is not None and user in table.users), None)
+        if user is None or table is None:
+            return None
+        if user in table.disabled:
+            return "the user is disabled; `replicator user enable` lets the user log in again"
+        return None if _may_come(table, user, address) else f"the user may log in from {table.nets[user]} only"
 
     async def verify_scram(self, name: str, attempt: ScramAttempt, *, address: str | None = None) -> Login | None:
         """Return the user's login if the attempt proves the password. Delays, and raises, as `verify`."""
@@ -271,9 +285,10 @@ class UserDirectory:
             await trio.lowlevel.checkpoint()
             stored = self._file.known().users.get(user)
             is_right = attempt.is_right()
-            if stored is None or stored.scram != attempt.keys or not is_right or user in self._file.known().disabled:
+            is_let_in = _is_let_in(self._file.known(), user, address)
+            if stored is None or stored.scram != attempt.keys or not is_right or not is_let_in:
                 return None
-            return Login(user, stored)
+            return Login(user, stored, address=address)
 
         return self._at_home(await self._attempts.in_turn(user, address, check))
 
@@ -289,9 +304,9 @@ class UserDirectory:
             await trio.lowlevel.checkpoint()
             if identity is None or self._find(name) != user or self._find(identity.name) != user:
                 return None
-            if user in self._file.known().disabled:
+            if not _is_let_in(self._file.known(), user, address):
                 return None
-            return Login(user, until_ms=identity.until_ms)
+            return Login(user, until_ms=identity.until_ms, address=address)
 
         return self._at_home(await self._attempts.in_turn(user, address, check))
 
@@ -301,7 +316,7 @@ class UserDirectory:
         if (
             self._file.table is None
             or not self._is_home(login.user)
-            or login.user in self._file.table.disabled
+            or not _is_let_in(self._file.table, login.user, login.address)
             or (login.until_ms is not None and login.until_ms <= self._clock_ms())
         ):
             return False
@@ -328,27 +343,41 @@ class UserDirectory:
             self._check_home(login.user)
         return login
 
-    async def _check(self, user: str, secret: bytes) -> Login | None:
+    async def _check(self, user: str, secret: bytes, address: str | None) -> Login | None:
         stored, version = self._file.known().users.get(user), self._file.version
         usable = _is_usable(secret)
         against = stored or self._file.decoys.hash_to_check()
         matches = await self._run_in_thread(lambda: against.check(secret if stored and usable else b"-"))
-        if stored is None or not usable or not matches or user in self._file.known().disabled:
+        if stored is None or not usable or not matches or not _is_let_in(self._file.known(), user, address):
             return None
-        login = Login(user, stored)
+        login = Login(user, stored, address=address)
         # If the file changed meanwhile, the next attempt uses the new one, and this result is not remembered.
         if version == self._file.version:
             self._remembered[user] = _Remembered(login, self._digest(user, secret), trio.current_time() + REMEMBER_S)
         return login
 
-    def _remembered_login(self, user: str, secret: bytes) -> Login | None:
+    def _remembered_login(self, user: str, secret: bytes, address: str | None) -> Login | None:
         known = self._remembered.get(user)
         if known is None or known.until_s <= trio.current_time():
             return None
-        return known.login if hmac.compare_digest(known.digest, self._digest(user, secret)) else None
+        if not hmac.compare_digest(known.digest, self._digest(user, secret)):
+            return None
+        # From elsewhere it is hashed as a wrong one is: the answer takes as long.
+        is_let_in = self._file.table is not None and _is_let_in(self._file.table, user, address)
+        return replace(known.login, address=address) if is_let_in else None
 
     def _digest(self, user: str, secret: bytes) -> bytes:
         return hmac.digest(self.key, user.encode("utf-8", "surrogateescape") + b"\0" + secret, hashlib.sha256)
+
+
+def _is_let_in(table: UserTable, user: str, address: str | None) -> bool:
+    """Return True if the user may log in from an IP address, by whatever is right; None: from no IP address."""
+    return user not in table.disabled and _may_come(table, user, address)
+
+
+def _may_come(table: UserTable, user: str, address: str | None) -> bool:
+    nets = table.nets.get(user)
+    return nets is None or nets.has(address)
 
 
 def _is_usable(secret: bytes) -> bool:

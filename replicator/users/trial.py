@@ -20,6 +20,7 @@ class Obstacle(StrEnum):
     DISABLED = "disabled"
     NO_PASSWORD = "no_password"  # noqa: S105 - no secret
     UNUSABLE_HASH = "unusable_hash"
+    WRONG_ADDRESS = "wrong_address"
     WRONG_PASSWORD = "wrong_password"  # noqa: S105 - no secret
 
 
@@ -36,16 +37,23 @@ class Trial:
     """The outcome. `user`: whom the name means; None: nobody. It may log in if there are no `reasons`.
 
     `waits_s`: seconds for which attempts at this user are delayed now, at the addresses that `slowed` names.
+    `only_from`: the networks from which the user may log in; None: from everywhere.
     """
 
     user: str | None
     reasons: tuple[Reason, ...]
     waits_s: float
     slowed: tuple[str, ...]
+    only_from: tuple[str, ...] | None = None
 
 
-def reasons_against(table: UserTable, user: str, site: Site | None, *, is_right: bool | None) -> list[Reason]:
-    """Return why a user of the table may not log in here. `is_right`: the password is; None: it cannot be checked."""
+def reasons_against(
+    table: UserTable, user: str, site: Site | None, address: str | None, *, is_right: bool | None
+) -> list[Reason]:
+    """Return why a user of the table may not log in here. `is_right`: the password is; None: it cannot be checked.
+
+    `address`: the client's IP address; None: from wherever the user may log in.
+    """
     found = []
     home = None if site is None else site.home_of(table.clusters.get(user))
     if site is not None and home == NOWHERE:
@@ -56,6 +64,12 @@ def reasons_against(table: UserTable, user: str, site: Site | None, *, is_right:
         found.append(Reason(Obstacle.OTHER_CLUSTER, text))
     if user in table.disabled:
         found.append(Reason(Obstacle.DISABLED, f"{user} is disabled: `replicator user enable` ends that"))
+    nets = table.nets.get(user)
+    if nets is not None and not nets.networks and not nets.is_local:
+        found.append(Reason(Obstacle.WRONG_ADDRESS, f"`allow_nets` of {user} makes no sense, which lets nobody in"))
+    elif nets is not None and address is not None and not nets.has(address):
+        text = f"{user} may log in from {nets} only, and not from {address}"
+        found.append(Reason(Obstacle.WRONG_ADDRESS, text))
     if user in table.unusable:
         found.append(Reason(Obstacle.UNUSABLE_HASH, f"the hash cannot be understood: {table.unusable[user]}"))
     elif table.users.get(user) is None:

@@ -46,8 +46,8 @@ class ReversedNameUsers:
     def lacks_scram(self, name: str) -> bool:
         raise NotImplementedError
 
-    def is_disabled(self, name: str) -> bool:  # noqa: ARG002 - nobody here is
-        return False
+    def shuts_out(self, name: str, address: str | None) -> str | None:  # noqa: ARG002 - nobody here is shut out
+        return None
 
     async def verify_scram(self, name: str, attempt: ScramAttempt, *, address: str | None = None) -> Login | None:
         raise NotImplementedError

@@ -14,7 +14,6 @@ from replicator.users import Login
 
 _log = logging.getLogger(__name__)
 
-DISABLED = "the user is disabled; `replicator user enable` lets the user log in again"
 MAX_FAILED_LOGINS = 5  # then the client must connect again, which is slow and shows in the log
 
 
@@ -80,7 +79,8 @@ async def conclude(
 
 def reason_of_failure(session: Session, name: str | None, otherwise: str) -> str:
     """Return for the log why a client that called itself `name` may not log in."""
-    return DISABLED if name is not None and session.services.users.is_disabled(name) else otherwise
+    why = None if name is None else session.services.users.shuts_out(name, session.connection.address)
+    return why or otherwise
 
 
 async def admitted(session: Session, mechanism: str, login: Login) -> Completion:

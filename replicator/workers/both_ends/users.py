@@ -15,8 +15,8 @@ from replicator.users.schemes import parse_hash
 from replicator.workers.channel import Channel
 from replicator.workers.packing import Columns
 
-LoginColumns: TypeAlias = tuple[str, str | None, int | None]
-"""A log-in as it crosses: the user, the text of the password's hash, and until when it is good."""
+LoginColumns: TypeAlias = tuple[str, str | None, int | None, str | None]
+"""A log-in as it crosses: the user, the text of the password's hash, until when it is good, and from which address."""
 
 
 class RemoteUsers:
@@ -28,7 +28,7 @@ class RemoteUsers:
         self.has_scram = here.has_scram
         self.scram_keys = here.scram_keys
         self.lacks_scram = here.lacks_scram
-        self.is_disabled = here.is_disabled
+        self.shuts_out = here.shuts_out
         self.holds = here.holds
 
     async def verify(self, name: str, password: str, *, address: str | None = None) -> Login | None:
@@ -101,11 +101,11 @@ class UserCalls:
 def _columns_of(login: Login | None) -> LoginColumns | None:
     if login is None:
         return None
-    return login.user, None if login.password is None else login.password.text, login.until_ms
+    return login.user, None if login.password is None else login.password.text, login.until_ms, login.address
 
 
 def _login_of(columns: object) -> Login | None:
     if columns is None:
         return None
-    user, password, until_ms = cast("LoginColumns", columns)
-    return Login(user, None if password is None else parse_hash(password), until_ms)
+    user, password, until_ms, address = cast("LoginColumns", columns)
+    return Login(user, None if password is None else parse_hash(password), until_ms, address)

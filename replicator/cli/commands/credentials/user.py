@@ -26,6 +26,7 @@ from replicator.users import (
     DEFAULT_SCHEME,
     NEW_SCHEMES,
     Account,
+    AllowedNets,
     PasswdFileError,
     QuotaLimits,
     add_user,
@@ -34,6 +35,7 @@ from replicator.users import (
     list_accounts,
     list_users,
     new_line,
+    parse_nets,
     set_disabled,
     set_password,
     valid_lines,
@@ -53,13 +55,21 @@ scheme_option = click.option(
 )
 
 
+def _nets(text: str) -> AllowedNets:
+    """Return the networks of an option. Raises click.BadParameter."""
+    try:
+        return parse_nets(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error).partition(";")[0]) from None
+
+
 class UserPlace(Protocol):
     """The place of a node's users. Every method raises CommandError."""
 
     name: str
 
-    def add(self, user: str, password: str, scheme: str) -> None:
-        """Add a user."""
+    def add(self, user: str, password: str, scheme: str, nets: AllowedNets | None) -> None:
+        """Add a user, who may log in from these networks only; None: from everywhere."""
         ...
 
     def set_password(self, user: str, password: str, scheme: str) -> None:
@@ -91,9 +101,9 @@ class _File:
         self._path = path
         self._quota = QuotaLimits(quota.storage_bytes, quota.messages)
 
-    def add(self, user: str, password: str, scheme: str) -> None:
+    def add(self, user: str, password: str, scheme: str, nets: AllowedNets | None) -> None:
         with _errors():
-            add_user(self._path, user, password, scheme=scheme)
+            add_user(self._path, user, password, scheme=scheme, nets=nets)
 
     def set_password(self, user: str, password: str, scheme: str) -> None:
         with _errors():
@@ -123,9 +133,9 @@ class _Cluster:
         self.name = f"cluster of {url.name}"
         self.url = url
 
-    def add(self, user: str, password: str, scheme: str) -> None:
+    def add(self, user: str, password: str, scheme: str, nets: AllowedNets | None) -> None:
         with _errors():
-            line = new_line(user, password, scheme)
+            line = new_line(user, password, scheme, nets)
         with NodeClient(self.url) as client:
             client.add_users([line])
             _tell_of_mail(client, user)
@@ -167,10 +177,17 @@ def user() -> None:
 @click.argument("name", metavar="USER")
 @config_option
 @scheme_option
-def user_add(name: str, config_file: Path, scheme: str) -> None:
+@click.option(
+    "--allow-nets",
+    "nets",
+    type=_nets,
+    metavar="NETWORKS",
+    help="Let USER log in from these IP addresses and networks only, such as 192.0.2.0/24,2001:db8::/32.",
+)
+def user_add(name: str, config_file: Path, scheme: str, nets: AllowedNets | None) -> None:
     """Add USER. Names are stored in lower case."""
     place = _place(config_file)
-    place.add(name, _new_password(), scheme)
+    place.add(name, _new_password(), scheme, nets)
     click.echo(f"{place.name}: user {folded(name)} added", err=True)
 
 
