@@ -113,14 +113,19 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
 def _users(section: Section, directory: Path, node: NodeConfig) -> UsersConfig:
     source = section.take("source", values.choice(UserSource), UserSource.FILE)
     named = section.take("passwd_file", values.path(directory), None)
+    masters = section.take("master_passwd_file", values.path(directory), None)
+    separator = section.take("master_separator", values.separator, None)
+    if separator is not None and masters is None:
+        section.problem("master_separator", "there are no master users without `master_passwd_file`")
     if source is UserSource.FILE:
-        return UsersConfig(named or default_config(node.id, directory).users.passwd_file)
+        file = named or default_config(node.id, directory).users.passwd_file
+        return UsersConfig(file, source, masters, separator)
     if named is not None:
         text = (
             'users come from the cluster (source = "cluster"); remove this key, and bring the users of the file in once'
         )
         section.problem("passwd_file", f"{text} by `replicator user import`")
-    return UsersConfig(node.cluster_users, source)
+    return UsersConfig(node.cluster_users, source, masters, separator)
 
 
 def _workers(section: Section) -> WorkersConfig:
@@ -359,6 +364,11 @@ def _check_passwd_file(source: Source, users: UsersConfig) -> None:
             f"passwd_file: {users.passwd_file} cannot be read: {problem.strerror}; name a file that the node may read"
         )
         source.problem(("users", "passwd_file"), text)
+    masters = users.master_passwd_file
+    problem = None if masters is None else values.unreadable(masters)
+    if problem is not None and not isinstance(problem, FileNotFoundError):
+        text = f"master_passwd_file: {masters} cannot be read: {problem.strerror}; name a file that the node may read"
+        source.problem(("users", "master_passwd_file"), text)
 
 
 def _check_checkpoint_directory(source: Source, config: Config) -> None:

@@ -153,11 +153,14 @@ class UserSource(StrEnum):
 class UsersConfig:
     """Users with mail here (`replicator.users`).
 
-    The file need not exist yet. If users come from the cluster, the node writes it.
+    The file need not exist yet. If users come from the cluster, the node writes it. `master_passwd_file`: of users who
+    log in as others; `master_separator`: the character between the names of user and master in a log-in.
     """
 
     passwd_file: Path
     source: UserSource = UserSource.FILE
+    master_passwd_file: Path | None = None
+    master_separator: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,9 +102,16 @@ def _writes(config: Config) -> str:
 
 
 def _users(users: UsersConfig, directory: Path) -> str:
+    lines = ["[users]"]
     if users.source is UserSource.CLUSTER:
-        return '[users]\nsource = "cluster"    # the same at all nodes; see `replicator user`\n'
-    return f"[users]\npasswd_file = {_path(users.passwd_file, directory)}    # user:{{SCHEME}}hash\n"
+        lines.append('source = "cluster"    # the same at all nodes; see `replicator user`')
+    else:
+        lines.append(f"passwd_file = {_path(users.passwd_file, directory)}    # user:{{SCHEME}}hash")
+    if users.master_passwd_file is not None:
+        lines.append(f"master_passwd_file = {_path(users.master_passwd_file, directory)}    # who log in as others")
+    if users.master_separator is not None:
+        lines.append(f"master_separator = {_quoted(users.master_separator)}    # user, this character, master")
+    return "\n".join(lines) + "\n"
 
 
 def _storage(config: Config, directory: Path) -> str:

@@ -92,6 +92,12 @@ class ImapMetrics:
             ["result"],
             registry=registry,
         )
+        self._master_logins = Counter(
+            "replicator_imap_master_logins_total",
+            "Logins of master users, who act as others.",
+            ["master"],
+            registry=registry,
+        )
         self._commands = Counter(
             "replicator_imap_commands_total",
             "IMAP commands answered, by command and by the condition of the answer: OK, NO or BAD.",
@@ -102,6 +108,10 @@ class ImapMetrics:
     def login(self, *, ok: bool) -> None:
         """Count an attempt to log in."""
         self._logins.labels("ok" if ok else "failed").inc()
+
+    def master_login(self, master: str) -> None:
+        """Count a login of a master user."""
+        self._master_logins.labels(master).inc()
 
     def command(self, name: str, condition: str) -> None:
         """Count an answered command of the grammar."""

@@ -150,7 +150,14 @@ def _search_text_reader(config: Config) -> SearchTextReader:
 def _users_of(order: Order) -> UserDirectory:
     users, site = order.config.users, site_of(order.config)
     is_from_cluster = users.source is UserSource.CLUSTER
-    return UserDirectory(users.passwd_file, key=order.users_key, site=site, is_from_cluster=is_from_cluster)
+    return UserDirectory(
+        users.passwd_file,
+        key=order.users_key,
+        site=site,
+        is_from_cluster=is_from_cluster,
+        masters=users.master_passwd_file,
+        separator=users.master_separator,
+    )
 
 
 def _handlers(

@@ -60,7 +60,8 @@ def auth_test(
 def _tell(name: str, trial: Trial) -> None:
     if not trial.reasons:
         only = "" if trial.only_from is None else f", from {', '.join(trial.only_from)} only"
-        click.echo(f"{name} may log in" + (f", as {trial.user}" if trial.user != name else "") + only)
+        by = "" if trial.master is None else f" by the master user {trial.master}"
+        click.echo(f"{name} may log in" + (f", as {trial.user}" if trial.user != name else "") + by + only)
     for reason in trial.reasons:
         click.echo(f"{name} may not log in: {reason.text}")
     if trial.slowed:

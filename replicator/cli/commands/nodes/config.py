@@ -70,11 +70,14 @@ def _problems_beside(checked: Config) -> Iterator[str]:
         yield str(error)
     else:
         yield from certificate_faults(checked.node.id, checked.tls, certificates)
-    if checked.users.source is UserSource.FILE and checked.users.passwd_file.exists():
-        try:
-            yield from read_whole_file(checked.users.passwd_file).table.problems
-        except PasswdFileError as error:
-            yield f"{checked.users.passwd_file}: {error}"
+    files = [checked.users.passwd_file] if checked.users.source is UserSource.FILE else []
+    files += filter(None, [checked.users.master_passwd_file])
+    for file in files:
+        if file.exists():
+            try:
+                yield from read_whole_file(file).table.problems
+            except PasswdFileError as error:
+                yield f"{file}: {error}"
 
 
 def _not_there_yet(checked: Config) -> Iterator[str]:
@@ -82,6 +85,9 @@ def _not_there_yet(checked: Config) -> Iterator[str]:
     users, tokens = checked.users, checked.http.tokens
     if users.source is UserSource.FILE and not users.passwd_file.exists():
         yield f"{users.passwd_file}: not there yet; {checked.node.id} has no users until `replicator user add` makes it"
+    masters = users.master_passwd_file
+    if masters is not None and not masters.exists():
+        yield f"{masters}: not there yet; {checked.node.id} has no master users until `replicator user add` makes it"
     if tokens is not None and not tokens.exists():
         yield f"{tokens}: not there yet; {checked.node.id} accepts no token until `replicator token add` makes it"
 
