@@ -77,7 +77,7 @@ from replicator.store.db.transaction import Transaction
 from replicator.store.repair.database_swap import check_none
 from replicator.store.store import Store
 from replicator.user_table import ClusterUsers
-from replicator.users import UserDirectory
+from replicator.users import Recipients, UserDirectory
 from replicator.workers.core.door_process import CoreServices
 from replicator.workers.core.processes import Doors
 
@@ -127,7 +127,7 @@ async def run_node(
             refusals=refusals,
             is_new=not has_begun,
         )
-        users = await users_of(config, environment)
+        users, recipients = await users_of(config, environment)
         quotas = Quotas(
             store.usage,
             users.quota_limits,
@@ -151,7 +151,7 @@ async def run_node(
             coordinator,
             store,
             environment,
-            problems=lambda: [*users.unreadable(), *doors.problems()],
+            problems=lambda: [*users.unreadable(), *recipients.unreadable(), *doors.problems()],
             certificates=reloading.shown,
             disks=partial(disk_rooms, directories_of(config)),
             restart_for=reloading.restart_for,
@@ -165,6 +165,7 @@ async def run_node(
             environment=environment,
             mail=mail,
             users=users,
+            recipients=recipients,
             tokens=tokens,
             report=report,
             tasks=tasks,
@@ -246,6 +247,7 @@ def _doors(
     environment: Environment,
     mail: ClusterMailStore,
     users: UserDirectory,
+    recipients: Recipients,
     tokens: AccessTokens | None,
     report: StatusReporter,
     tasks: TaskRunner,
@@ -281,7 +283,7 @@ def _doors(
     lmtp = LmtpServer(
         LmtpServices(
             mail=mail,
-            users=users,
+            recipients=recipients,
             node_name=host,
             tls=certificates.for_clients,
             metrics=lmtp_metrics,

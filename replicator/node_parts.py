@@ -32,7 +32,7 @@ from replicator.store.checkpoints.archive import Archive
 from replicator.store.checkpoints.checkpoint import Home
 from replicator.store.store import Store
 from replicator.user_table import ClusterUsers
-from replicator.users import QuotaLimits, UserDirectory
+from replicator.users import QuotaLimits, Recipients, UserDirectory
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +47,8 @@ def registry_of_process() -> CollectorRegistry:
     return registry
 
 
-async def users_of(config: Config, environment: Environment) -> UserDirectory:
-    """Return the users, and log what is wrong with their file."""
+async def users_of(config: Config, environment: Environment) -> tuple[UserDirectory, Recipients]:
+    """Return the users, and whom addresses reach. Log what is wrong with their files."""
     quota = QuotaLimits(config.quota.storage_bytes, config.quota.messages)
     file, site = config.users.passwd_file, site_of(config)
     is_from_cluster = config.users.source is UserSource.CLUSTER
@@ -62,7 +62,7 @@ async def users_of(config: Config, environment: Environment) -> UserDirectory:
         separator=config.users.master_separator,
     )
     await users.load()  # warn of a missing file now, not when the first mail arrives
-    return users
+    return users, Recipients(users, config.lmtp.aliases)
 
 
 def user_table_of(

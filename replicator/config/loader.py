@@ -26,6 +26,7 @@ from replicator.config.model import (
     HttpConfig,
     LimitsConfig,
     ListenConfig,
+    LmtpConfig,
     LogConfig,
     MastershipConfig,
     NodeConfig,
@@ -98,6 +99,7 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
         limits=_limits(source.section("limits")),
         http=_http(source.section("http"), directory),
         workers=_workers(source.section("workers")),
+        lmtp=LmtpConfig(source.section("lmtp").take("aliases", file, None)),
     )
     _check_peers(source, config)
     _check_listeners(source, config)

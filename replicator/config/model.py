@@ -164,6 +164,13 @@ class UsersConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LmtpConfig:
+    """Delivery. `aliases`: the file of aliases and catch-all addresses; None: there are none."""
+
+    aliases: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ConflictConfig:
     """Treatment of colliding UIDs by a merge."""
 
@@ -419,6 +426,7 @@ class Config:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
     workers: WorkersConfig = field(default_factory=WorkersConfig)
+    lmtp: LmtpConfig = field(default_factory=LmtpConfig)
 
 
 def default_copies(nodes: int) -> int:

@@ -42,6 +42,8 @@ def config_text(config: Config, directory: Path) -> str:
         _users(config.users, directory),
         _storage(config, directory),
     ]
+    if config.lmtp.aliases is not None:
+        sections.append(f"[lmtp]\naliases = {_path(config.lmtp.aliases, directory)}    # as postmap(1) reads them\n")
     if config.tls is not None:
         sections.append(_tls(config.tls, directory))
     elif config.plain_links:

@@ -3,12 +3,13 @@
 `names` maps addresses to users, `schemes` checks password hashes, `scram` lets users log in without sending their
 password, `decoys` answers for those who cannot log in, `bearer` reads messages with an access token, `passwd_file`
 reads and edits the file, `words` understands what its lines say besides, `followed_file` reads it again when it has
-changed, `accounts` shows all of that to operators, `trial` why somebody cannot log in, `attempts` slows guessing down,
-`directory` answers the doors. A user's name is always in lower case, however it was written. Passwords are never logged
-and never kept, not even here.
+changed, `masters` may act as others, `aliases` are addresses of users, `accounts` shows all of that to operators,
+`trial` why somebody cannot log in, `attempts` slows guessing down, `directory` answers the doors. A user's name is
+always in lower case, however it was written. Passwords are never logged and never kept, not even here.
 """
 
 from replicator.users.accounts import Account, list_accounts
+from replicator.users.aliases.recipients import Recipients
 from replicator.users.attempts.throttle import Penalty
 from replicator.users.bearer import (
     BearerError,
@@ -59,6 +60,7 @@ __all__ = [
     "Penalty",
     "QuotaLimits",
     "Reason",
+    "Recipients",
     "ScramAttempt",
     "ScramError",
     "ScramExchange",

@@ -20,6 +20,7 @@ from replicator.config import (
     HttpConfig,
     LimitsConfig,
     ListenConfig,
+    LmtpConfig,
     LogConfig,
     MastershipConfig,
     NodeConfig,
@@ -96,6 +97,7 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
         peers=tuple(peers),
         durability=DurabilityConfig(draw(st.integers(1, 1 + len(peers))), draw(st.sampled_from(WhenShort))),
         mastership=MastershipConfig(draw(st.sampled_from(Scope)), draw(HEARTBEATS), draw(TIMEOUTS)),
+        lmtp=LmtpConfig(draw(st.none() | paths)),
         users=UsersConfig(
             draw(paths),
             master_passwd_file=(masters := draw(st.none() | paths)),

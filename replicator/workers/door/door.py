@@ -41,7 +41,7 @@ from replicator.store.db.readers import Readers
 from replicator.store.db.schema import open_reader
 from replicator.store.search_texts.form import FILE
 from replicator.store.search_texts.reader import SearchTextReader
-from replicator.users import UserDirectory
+from replicator.users import Recipients, UserDirectory
 from replicator.workers.both_ends.metrics import tell_metrics
 from replicator.workers.both_ends.places import RemotePlaces
 from replicator.workers.both_ends.sessions import answer_for_sessions
@@ -176,7 +176,7 @@ def _handlers(
     lmtp = LmtpServer(
         LmtpServices(
             mail=mail,
-            users=users,
+            recipients=Recipients(users, config.lmtp.aliases),
             node_name=host_name(config.node.id, config.node.cluster),
             tls=certificates.for_clients,
             metrics=LmtpMetrics(registry),

@@ -78,6 +78,29 @@ def _problems_beside(checked: Config) -> Iterator[str]:
                 yield from read_whole_file(file).table.problems
             except PasswdFileError as error:
                 yield f"{file}: {error}"
+    if checked.lmtp.aliases is not None:
+        yield from _alias_problems(checked.lmtp.aliases, checked.users.passwd_file)
+
+
+def _alias_problems(file: Path, passwd_file: Path) -> Iterator[str]:
+    """Yield the problems of a file of aliases. Targets must be users, if those can be read here."""
+    from replicator.users.aliases.recipients import problems_of  # noqa: PLC0415
+    from replicator.users.aliases.table import AliasFileError, read_aliases  # noqa: PLC0415
+    from replicator.users.names import KnownNames  # noqa: PLC0415
+    from replicator.users.passwd_file.line import PasswdFileError  # noqa: PLC0415
+    from replicator.users.passwd_file.table import read_whole_file  # noqa: PLC0415
+
+    try:
+        table = read_aliases(file)
+    except (OSError, AliasFileError) as error:
+        yield f"{file}: {error.strerror if isinstance(error, OSError) else error}"
+        return
+    try:
+        users = KnownNames(read_whole_file(passwd_file).table.users)
+    except (OSError, PasswdFileError):
+        yield from table.problems
+    else:
+        yield from problems_of(table, file, users)
 
 
 def _not_there_yet(checked: Config) -> Iterator[str]:
