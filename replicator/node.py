@@ -26,9 +26,8 @@ from replicator.imap.services import ImapServices
 from replicator.lmtp.server import LmtpServer
 from replicator.lmtp.services import LmtpServices
 from replicator.lmtp.trace import host_name
-from replicator.mail_doors import addresses_of, mail_handlers
+from replicator.mail_doors import addresses_of, handler_of, mail_handlers
 from replicator.network.certificates import Certificates
-from replicator.network.proxy_header import behind_proxies
 from replicator.network.streams import Handler, Tls, certified, guarded, https, listen, own_socket
 from replicator.node_parts import (
     archive_of,
@@ -68,10 +67,12 @@ from replicator.runtime.metrics import (
     QuotaMetrics,
     RefusalMetrics,
     ReplicationMetrics,
+    SocketmapMetrics,
 )
 from replicator.runtime.process.loop_watch import LoopWatch
 from replicator.runtime.process.service_manager import ServiceManager
 from replicator.runtime.sessions import NodeSessions, Sessions
+from replicator.socketmap import SocketmapServer, SocketmapServices
 from replicator.store.db import schema
 from replicator.store.db.transaction import Transaction
 from replicator.store.repair.database_swap import check_none
@@ -320,9 +321,19 @@ def _doors(
     if doors.peer:
         yield doors.peer, lambda stream: coordinator.connections.accept(tls.accept(stream), client_address(stream))
     if not config.workers.doors:
-        served = mail_handlers(imap, lmtp)
+        socketmap = SocketmapServer(
+            SocketmapServices(
+                recipients=recipients,
+                metrics=SocketmapMetrics(registry),
+                limits=config.limits,
+                refusals=refusals,
+                sessions=sessions,
+                clock_ms=environment.clock_ms,
+            )
+        )
+        served = mail_handlers(imap, lmtp, socketmap)
         for protocol, address in addresses_of(config).items():
-            yield address, behind_proxies(served[protocol], config.proxy)
+            yield address, handler_of(protocol, served, config.proxy)
     if doors.http:
         yield doors.http, _http_door(doors.http, HttpServer(http, Access(tokens_of(config))), certificates)
 

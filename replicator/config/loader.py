@@ -152,7 +152,14 @@ def _listen(section: Section, directory: Path) -> ListenConfig:
         return section.take(key, values.address(lowest_port=0), None)
 
     peer = section.take("peer", values.peer_address(0, directory), None)
-    return ListenConfig(peer=peer, imap=door("imap"), imaps=door("imaps"), lmtp=door("lmtp"), http=door("http"))
+    return ListenConfig(
+        peer=peer,
+        imap=door("imap"),
+        imaps=door("imaps"),
+        lmtp=door("lmtp"),
+        socketmap=door("socketmap"),
+        http=door("http"),
+    )
 
 
 def _peer(section: Section, directory: Path) -> PeerConfig:
@@ -338,7 +345,7 @@ def _check_peers(source: Source, config: Config) -> None:
 def _check_listeners(source: Source, config: Config) -> None:
     """Check that no two doors have one address. Port 0 stands for a different port each time."""
     taken: dict[PeerAddress, str] = {}
-    for door in ("peer", "imap", "imaps", "lmtp", "http"):
+    for door in ("peer", "imap", "imaps", "lmtp", "socketmap", "http"):
         address: PeerAddress | None = getattr(config.listen, door)
         if address is None or (isinstance(address, Address) and address.port == 0):
             continue

@@ -115,6 +115,7 @@ class ListenConfig:
     lmtp: Address | None = None
     http: Address | None = None
     imaps: Address | None = None
+    socketmap: Address | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,6 +392,8 @@ class LimitsConfig:
     lmtp_connections: int = _limit(200, highest=10_000)
     lmtp_connections_per_address: int = _limit(100, highest=10_000)
     lmtp_idle_seconds: int = _limit(300, lowest=60, highest=3_600)
+    socketmap_connections: int = _limit(200, highest=10_000)
+    socketmap_idle_seconds: int = _limit(300, lowest=10, highest=3_600)
     http_connections: int = _limit(64, highest=10_000)
     http_heads_per_address: int = _limit(32, highest=10_000)
     http_streams: int = _limit(16, highest=10_000)

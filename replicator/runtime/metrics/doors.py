@@ -78,6 +78,22 @@ class LmtpMetrics:
         self._rejections.labels(_class(code)).inc()
 
 
+class SocketmapMetrics:
+    """Metrics of the door at which MTAs ask for recipients."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self._answers = Counter(
+            "replicator_socketmap_answers_total",
+            "Answers to MTAs that ask for recipients: OK, NOTFOUND, TEMP while users are unknown, or PERM.",
+            ["answer"],
+            registry=registry,
+        )
+
+    def answered(self, answer: str) -> None:
+        """Count an answer by its word."""
+        self._answers.labels(answer).inc()
+
+
 class ImapMetrics:
     """Metrics of the IMAP door."""
 
