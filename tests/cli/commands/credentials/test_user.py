@@ -51,6 +51,16 @@ async def test_user_is_disabled_listed_and_enabled(config: Path, invoke: Invoke)
     assert await directory.verify("ann", "first")
 
 
+async def test_user_logs_in_from_the_networks_of_the_option_only(config: Path, invoke: Invoke) -> None:
+    directory = UserDirectory(config.parent / "users.passwd")
+    wrong = invoke("user", "add", "ann", "--allow-nets", "192.0.2.0/33", "--config", config, typed="x\n")
+    assert (wrong.exit_code, "allow_nets: expected IP addresses and networks" in wrong.stderr) == (2, True)
+    added = invoke("user", "add", "ann", "--allow-nets", "192.0.2.0/24,::1", "--config", config, typed="x\n")
+    assert added.exit_code == 0
+    assert await directory.verify("ann", "x", address="::1")
+    assert not await directory.verify("ann", "x", address="::2")
+
+
 async def test_master_users_have_a_file_of_their_own(config: Path, invoke: Invoke) -> None:
     refused = invoke("user", "add", "admin", "--masters", "--config", config, typed="mighty\n")
     assert (refused.exit_code, "name the file of master users" in refused.stderr) == (1, True)
