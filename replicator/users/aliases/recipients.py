@@ -13,7 +13,7 @@ from pathlib import Path
 
 import trio
 
-from replicator.errors import OtherClusterError, UnavailableError, UsersUnavailableError
+from replicator.errors import MailError, OtherClusterError, UnavailableError, UsersUnavailableError
 from replicator.runtime.logs.fields import LogFields
 from replicator.users.aliases.table import AliasFileError, AliasTable, read_aliases
 from replicator.users.followed_file import LEAVING_S
@@ -140,12 +140,12 @@ def problems_of(table: AliasTable, path: Path, users: UserNames) -> Iterator[str
             for target in alias.targets:
                 if not target.startswith("@") and not _leads_on(table, users, name, target):
                     yield f"{path}:{alias.line}: {target} {text}"
-    except UsersUnavailableError:
+    except MailError:
         return  # told when the file changes next, if it is still wrong
 
 
 def _leads_on(table: AliasTable, users: UserNames, name: str, target: str) -> bool:
-    """Return True if a target of the alias `name` is another alias, or a user here. Raises UsersUnavailableError."""
+    """Return True if a target of the alias `name` is another alias, or a user here. Raises MailError."""
     try:
         key = _key_of(table, users, target)
         return users.find(target) is not None if key in {None, name} else True
