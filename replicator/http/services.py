@@ -16,6 +16,7 @@ from replicator.http.message import Request
 from replicator.http.parameters import no_such_user
 from replicator.http.tasks.destinations import Destinations
 from replicator.mail.mailstore import Folder, MailStore
+from replicator.runtime.drain import Drain
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.runtime.metrics import HttpMetrics, RefusalMetrics
 from replicator.runtime.sessions import NodeSessions
@@ -249,6 +250,7 @@ class HttpServices:
     oversight: UserOversight
     search_texts: SearchTextControl | None = None
     sessions: NodeSessions = field(default_factory=NodeSessions)
+    drain: Drain = field(default_factory=Drain)
     metrics: HttpMetrics = field(default_factory=HttpMetrics)
     clock_ms: Callable[[], int] = wall_clock_ms
     run_in_thread: ThreadRunner = run_in_thread
