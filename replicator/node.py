@@ -304,6 +304,7 @@ def _doors(
         stories=stories,
         sessions=NodeSessions(sessions, processes.sessions),
         drain=drain,
+        peers=frozenset(peer.id for peer in config.peers),
         users=users,
         oversight=users,
         registry=shown,

@@ -235,7 +235,8 @@ class HttpServices:
 
     `search_texts` is None if the node is to keep none, `servers` if no cluster is configured, `user_table` if users
     come from a file. `registry` holds the node's own metrics, never the library's global ones. `overviews` holds the
-    last overview of the node, as `page.events` tells it. `keep_expunged_s`: how long the node keeps expunged mail.
+    last overview of the node, as `page.events` tells it. `peers`: the other nodes that are configured.
+    `keep_expunged_s`: how long the node keeps expunged mail.
     """
 
     sid: str
@@ -261,6 +262,7 @@ class HttpServices:
     servers: MailServers | None = None
     user_table: UserControl | None = None
     overviews: Shared[tuple[bytes, bytes]] = field(default_factory=Shared)
+    peers: frozenset[str] = frozenset()
     keep_expunged_s: float = field(default_factory=lambda: ContentConfig().keep_expunged_s)
 
     def owner(self, name: str) -> str:

@@ -188,7 +188,7 @@ GROUPS = (
         Shown("PUT", "/api/v1/users/{user}/folders/{name}/master", (
             Call(f"{_FOLDER}/master?node=dc1", 200, "that node is the master now"),
             Call(f"{_USER}/folders/None/master", 404, "there is no such folder"),
-            Call(f"{_FOLDER}/master?node=dc9", 503, "that node cannot be reached"),
+            Call(f"{_FOLDER}/master?node=dc9", 404, "no such node is configured"),
         )),
         Shown("GET", "/api/v1/users/{user}/folders/{name}/master", (
             Call(f"{_FOLDER}/master", 200, "the master; `null`: this node has not needed it since the last election"),
