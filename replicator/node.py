@@ -57,6 +57,7 @@ from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
 from replicator.replication.writes.quotas import Quotas
 from replicator.runtime.addresses import client_address
+from replicator.runtime.drain import Drain
 from replicator.runtime.environment import Environment
 from replicator.runtime.files.disk_room import disk_rooms
 from replicator.runtime.metrics import (
@@ -116,7 +117,7 @@ async def run_node(
         registry = registry_of_process()
         keys = provider_keys_of(config, certificates, environment, registry)
         tls = Tls(certificates)
-        refusals = RefusalMetrics(registry)
+        refusals, drain = RefusalMetrics(registry), Drain(environment.clock_ms)
         coordinator = Coordinator(
             config,
             store,
@@ -152,7 +153,12 @@ async def run_node(
             coordinator,
             store,
             environment,
-            problems=lambda: [*users.unreadable(), *recipients.unreadable(), *doors.problems()],
+            problems=lambda: [
+                *users.unreadable(),
+                *recipients.unreadable(),
+                *doors.problems(),
+                *drain.problems(),
+            ],
             certificates=reloading.shown,
             disks=partial(disk_rooms, directories_of(config)),
             restart_for=reloading.restart_for,
@@ -177,6 +183,7 @@ async def run_node(
             reloading=reloading,
             user_table=user_table,
             processes=doors,
+            drain=drain,
         )
         async with own_socket(config.node.own_socket) as own, trio.open_nursery() as nursery:
             listeners = [(await listen(address) if address else own, handler) for address, handler in handlers]
@@ -259,6 +266,7 @@ def _doors(
     reloading: Reloading,
     user_table: ClusterUsers | None,
     processes: Doors,
+    drain: Drain,
 ) -> Iterator[tuple[PeerAddress | None, Handler]]:
     """Yield each address to listen on with its connection handler. None: the node's own socket.
 
@@ -303,6 +311,8 @@ def _doors(
         tasks=tasks,
         stories=stories,
         sessions=NodeSessions(sessions, processes.sessions),
+        drain=drain,
+        peers=frozenset(peer.id for peer in config.peers),
         users=users,
         oversight=users,
         registry=shown,
