@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import trio
 
@@ -79,6 +80,15 @@ class _Claim:
     user: str | None
     master: str | None = None
 
+    @property
+    def whose(self) -> _Whose:
+        """Whose password it is: `counted_as` may be the name of a user, too."""
+        return self.owner, self.master is not None
+
+
+_Whose: TypeAlias = tuple[str, bool]
+"""The owner of a password, and whether that is a master."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
@@ -116,7 +126,7 @@ class UserDirectory:
         self._run_in_thread = run_in_thread
         self._clock_ms = clock_ms
         self.key = key or secrets.token_bytes(32)
-        self._remembered: dict[str, _Remembered] = {}
+        self._remembered: dict[_Whose, _Remembered] = {}
         self._attempts = AttemptQueue()
         self._file = FollowedFile(
             path,
@@ -433,8 +443,8 @@ class UserDirectory:
             return None
         # If the file changed meanwhile, the next attempt uses the new one, and this result is not remembered.
         if version == claim.file.version:
-            digest, until_s = self._digest(claim.counted_as, secret), trio.current_time() + REMEMBER_S
-            self._remembered[claim.counted_as] = _Remembered(stored, digest, until_s)
+            digest, until_s = self._digest(claim.owner, secret), trio.current_time() + REMEMBER_S
+            self._remembered[claim.whose] = _Remembered(stored, digest, until_s)
         return login
 
     def _login(self, claim: _Claim, password: PasswordHash, address: str | None) -> Login | None:
@@ -446,10 +456,10 @@ class UserDirectory:
         return Login(claim.user, password, address=address, master=claim.master)
 
     def _remembered_login(self, claim: _Claim, secret: bytes, address: str | None) -> Login | None:
-        known = self._remembered.get(claim.counted_as)
+        known = self._remembered.get(claim.whose)
         if known is None or known.until_s <= trio.current_time():
             return None
-        if not hmac.compare_digest(known.digest, self._digest(claim.counted_as, secret)):
+        if not hmac.compare_digest(known.digest, self._digest(claim.owner, secret)):
             return None
         # From elsewhere it is hashed as a wrong one is: the answer takes as long.
         return self._login(claim, known.password, address)

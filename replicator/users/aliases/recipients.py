@@ -8,7 +8,7 @@ catch-all address of the domain. Targets are looked up again. An alias that name
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import trio
@@ -44,8 +44,7 @@ class Recipients:
         self._version: tuple[int, int, int, int] | None = None
         self._table: AliasTable | None = AliasTable() if path is None else None
         self._unreadable: str | None = None
-        self._lost: set[str] = set()
-        self._lost_until_s = 0.0
+        self._lost: dict[str, float] = {}  # aliases that have gone, and until when mail for them waits
         self.refresh()
 
     def find(self, address: str) -> tuple[str, ...]:
@@ -57,12 +56,10 @@ class Recipients:
         self.refresh()
         if self._table is None:
             raise UsersUnavailableError("the aliases cannot be read now; try again later")
-        search = _Search(self._table, self._users)
+        search = _Search(self._table, self._users, self._just_lost())
         search.expand(folded(address), ())
         if not search.found and search.elsewhere is not None:
             raise search.elsewhere
-        if not search.found and self._has_just_lost(address):
-            raise UsersUnavailableError(f"the aliases have just changed; try again in {LEAVING_S:.0f} seconds")
         return tuple(search.found)
 
     def refresh(self) -> None:
@@ -91,13 +88,15 @@ class Recipients:
     def _note_lost(self, table: AliasTable) -> None:
         """Note which aliases have gone: half a file may end at a line end, and mail must not bounce for that."""
         lost = self._table.aliases.keys() - table.aliases.keys() if self._table is not None else set()
-        if lost:
-            self._lost, self._lost_until_s = lost, trio.current_time() + LEAVING_S
+        kept = {name: until_s for name, until_s in self._just_lost().items() if name not in table.aliases}
+        self._lost = kept | (dict.fromkeys(lost, trio.current_time() + LEAVING_S) if lost else {})
 
-    def _has_just_lost(self, address: str) -> bool:
-        if not self._lost or trio.current_time() >= self._lost_until_s:
-            return False
-        return any(one in self._lost for one in (*candidates(address), f"@{folded(address).rpartition('@')[2]}"))
+    def _just_lost(self) -> Mapping[str, float]:
+        """Return the aliases that have just gone."""
+        if self._lost and trio.current_time() >= next(iter(self._lost.values())):  # those who went first are first
+            now_s = trio.current_time()
+            self._lost = {name: until_s for name, until_s in self._lost.items() if now_s < until_s}
+        return self._lost
 
     def problems(self) -> list[str]:
         """Return all problems of the file, as `file:line: problem`; those of targets while users are known."""
@@ -156,9 +155,11 @@ def _leads_on(table: AliasTable, users: UserNames, name: str, target: str) -> bo
 class _Search:
     """The search for the users of one address, who are `found`."""
 
-    def __init__(self, table: AliasTable, users: UserNames) -> None:
+    def __init__(self, table: AliasTable, users: UserNames, lost: Collection[str]) -> None:
+        """`lost`: aliases that have just gone. Until that is sure, mail goes to nobody else in their place."""
         self._table = table
         self._users = users
+        self._lost = lost
         self._seen: set[tuple[str, str]] = set()
         self._expansions = 0
         self.found: dict[str, None] = {}
@@ -177,6 +178,8 @@ class _Search:
         except OtherClusterError as error:
             self.elsewhere = error
             return
+        if self._lost and self._has_lost(address, key, user):
+            raise UsersUnavailableError(f"the aliases have just changed; try again in {LEAVING_S:.0f} seconds")
         if user is not None:
             self.found.setdefault(user)
         elif key is not None and key not in path and (key, address) not in self._seen:
@@ -184,3 +187,12 @@ class _Search:
             local = address.rpartition("@")[0] or address
             for target in self._table.aliases[key].targets:
                 self.expand(f"{local}{target}" if target.startswith("@") else target, (*path, key))
+
+    def _has_lost(self, address: str, key: str | None, user: str | None) -> bool:
+        """Return True if an alias has just gone that would come before the one, or the user, that an address finds."""
+        for name in candidates(address):
+            if name == key:
+                return False
+            if name in self._lost:
+                return True
+        return key is None and user is None and f"@{address.rpartition('@')[2]}" in self._lost

@@ -221,6 +221,16 @@ async def test_without_a_separator_the_names_come_apart_only(path: Path, masters
     assert await users.verify("admin", "mighty", as_user="alice")
 
 
+async def test_a_user_whose_name_looks_like_a_masters_count_is_no_master(path: Path, masters: Path) -> None:
+    add_user(path, "*admin", "low", scheme="PLAIN")
+    users = UserDirectory(path, run_in_thread=run_inline, masters=masters)
+    for _ in range(2):  # each password is remembered the second time
+        assert await users.verify("*admin", "low")
+        assert await users.verify("admin", "low", as_user="alice") is None
+        assert await users.verify("admin", "mighty", as_user="alice")
+        assert await users.verify("*admin", "mighty") is None
+
+
 async def test_a_missing_file_of_masters_keeps_no_user_out(path: Path, tmp_path: Path) -> None:
     users = UserDirectory(path, run_in_thread=run_inline, masters=tmp_path / "none", separator="*")
     [problem] = users.problems()

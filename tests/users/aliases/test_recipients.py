@@ -194,6 +194,51 @@ async def test_mail_to_an_alias_that_has_just_gone_waits(file: Path, autojump_cl
     assert found.find("info@example.org") == found.find("anybody@example.net") == ()
 
 
+@pytest.mark.parametrize(
+    ("address", "users"),
+    [
+        ("info@example.net", ("dave",)),  # not yet to the catch-all address
+        ("alice@example.org", ("alice",)),  # not yet to the user of the name alone
+        ("team@example.org", ("dave",)),  # nor to some of a list, without those of a list in it
+        ("inner@example.org", ()),
+    ],
+)
+async def test_nobody_gets_mail_in_place_of_an_alias_that_has_just_gone(
+    file: Path, autojump_clock: trio.testing.MockClock, address: str, users: tuple[str, ...]
+) -> None:
+    kept = "@example.net dave\nteam@example.org dave, inner@example.org\ninfo+x@example.net alice\n"
+    found = recipients(
+        file, f"{kept}info@example.net alice\ninner@example.org alice, bob@example.org\nalice@example.org dave\n"
+    )
+    before = found.find(address)
+    await trio.Path(file).write_text(kept)
+    for _ in range(2):
+        with pytest.raises(UsersUnavailableError):
+            found.find(address)
+        assert found.find("info+x@example.net") == ("alice",)  # comes before what has gone
+        await trio.Path(file).write_text(kept + "# another change\n")
+    assert before != users
+    await trio.sleep(LEAVING_S)
+    assert found.find(address) == users
+
+
+async def test_an_alias_waits_for_its_whole_time_and_no_longer_than_it_is_gone(
+    file: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    found = recipients(file, "one alice\ntwo alice\nlast alice\n")
+    for text in ("two alice\nlast alice\n", "last alice\n"):  # each change loses one
+        await trio.Path(file).write_text(text)
+        found.refresh()
+        await trio.sleep(LEAVING_S / 2 - 1)
+    for address in ("one", "two"):
+        with pytest.raises(UsersUnavailableError):
+            found.find(address)
+    await trio.sleep(2)
+    assert found.find("one") == ()
+    await trio.Path(file).write_text("last alice\ntwo dave\n")
+    assert found.find("two") == ("dave",)
+
+
 def test_users_of_other_clusters_are_no_targets(tmp_path: Path, file: Path) -> None:
     (tmp_path / "users").write_text("alice:*:cluster=east\nbob:*:cluster=west\n")
     file.write_text("info alice, bob\nonly bob\n")
