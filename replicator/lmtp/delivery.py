@@ -22,6 +22,12 @@ from replicator.runtime.logs.fields import LogFields
 
 log = logging.getLogger(__name__)
 
+STORED, KEEP, REFUSED = 2, 4, 5
+"""First digits of replies: the message is stored; the sender is to keep it, and try again; it is refused."""
+
+SEVERITY = {STORED: 0, REFUSED: 1, KEEP: 2}
+"""Order of replies, of which the worst is told for an alias."""
+
 SAVES_AT_ONCE = 16
 """Concurrent saves of one message: enough to share group commits, not enough to crowd out other connections."""
 
@@ -147,10 +153,6 @@ def _reply_of(recipient: Recipient, outcomes: Mapping[str, Outcome]) -> Reply:
     found = {user: _reply(user, outcomes[user]) for user in recipient.users}
     user, worst = max(found.items(), key=lambda one: SEVERITY[one[1].code // 100])
     return worst if worst.code // 100 == STORED else Reply(worst.code, worst.enhanced, f"<{user}> {worst.text}")
-
-
-STORED, KEEP, REFUSED = 2, 4, 5
-SEVERITY = {STORED: 0, REFUSED: 1, KEEP: 2}
 
 
 def _reply(user: str, outcome: Outcome) -> Reply:

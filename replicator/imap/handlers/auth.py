@@ -79,8 +79,7 @@ async def conclude(
 ) -> Completion:
     """Log the client in who called itself `name`; None: its password is wrong, or the log says why it fails.
 
-    `as_user`: as whom it would act.
-    Raises CommandFailedError.
+    `as_user`: as whom it would act. Raises CommandFailedError.
     """
     if login is None:
         why = reason_of_failure(session, name, reason or "wrong user name or password", as_user)

@@ -44,7 +44,7 @@ class AllowedNets(NamedTuple):
 
 
 NO_NETS = AllowedNets(())
-"""What lets nobody in: a word that makes no sense must not open an account."""
+"""No networks, for a word that makes no sense: it must not open an account."""
 
 
 def allowed_nets(fields: str) -> AllowedNets | None:

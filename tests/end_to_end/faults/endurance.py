@@ -40,7 +40,7 @@ LOG_MAX = '[log]\nmax_size = "8MiB"\n'
 
 
 class Taken(NamedTuple):
-    """What the processes of a node take, together, and the length of its write-ahead log."""
+    """Resources of all processes of a node, and the length of its write-ahead log."""
 
     memory_bytes: int
     descriptors: int
@@ -61,7 +61,7 @@ def taken_by(node: Node) -> Taken:
 
 
 class Happenings:
-    """What happens to the cluster, drawn from a seed. Each returns its name, and mends what it has broken."""
+    """Faults, restarts and reloads of the cluster, drawn from a seed. Each returns its name, and mends it all."""
 
     def __init__(self, cluster: Cluster, load: Load, chosen: random.Random) -> None:
         self._cluster, self._load, self._chosen = cluster, load, chosen

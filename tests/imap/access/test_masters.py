@@ -176,7 +176,7 @@ async def test_failures_count_for_the_master(users: UserDirectory, autojump_cloc
 
 
 async def test_a_master_comes_from_its_own_networks(tmp_path: Path) -> None:
-    """Those of the user do not matter: an administrator does not sit in the user's office."""
+    """The networks of the user do not matter: an administrator does not sit in the user's office."""
     path, masters = tmp_path / "users", tmp_path / "masters"
     await trio.Path(path).write_text("alice:{PLAIN}a::::::allow_nets=192.0.2.0/24\n")
     await trio.Path(masters).write_text("admin:{PLAIN}m::::::allow_nets=198.51.100.0/24\n")

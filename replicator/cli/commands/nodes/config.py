@@ -110,7 +110,7 @@ def _not_there_yet(checked: Config) -> Iterator[str]:
         yield f"{users.passwd_file}: not there yet; {checked.node.id} has no users until `replicator user add` makes it"
     masters = users.master_passwd_file
     if masters is not None and not masters.exists():
-        yield f"{masters}: not there yet; {checked.node.id} has no master users until `replicator user add` makes it"
+        yield f"{masters}: not there yet; {checked.node.id} has no master users until `replicator user add --masters`"
     if tokens is not None and not tokens.exists():
         yield f"{tokens}: not there yet; {checked.node.id} accepts no token until `replicator token add` makes it"
 
