@@ -420,8 +420,8 @@ NODE_STATUS_RETRY_EVERY_S = 1.0
 NODE_STATUS_WRITE_TIMEOUT_S = 5.0
 """For a trial write: a working disk is faster, however busy, and health checks wait for it."""
 NODE_STATUS_COUNT_S = 5.0
-"""For the writer to count what the node shows; then a status counts for itself, beside the writer."""
-NODE_STATUS_COUNT_ANEW_S = 3600.0
+"""For the writer to count 200 mailboxes, if nobody has counted all; then a status counts for itself, beside it."""
+NODE_STATUS_COUNT_ANEW_S = 86_400.0
 """Between two counts of what the node shows, lest damage that came after the last one stays hidden."""
 NODE_STATUS_DISKS_S = 1.0
 """For file systems to tell their free space; then a status has none."""
