@@ -12,6 +12,20 @@ from replicator.config.values import duration
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
+class _Duration(click.ParamType):
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return duration(0.0)(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+DURATION = _Duration()
+"""The type of options such as `10m`, in seconds."""
+
+
 def parse_since(text: str, now_s: float) -> int:
     """Parse an age, or a local date and time, to milliseconds since the epoch. Raises click.BadParameter."""
     try:
