@@ -6,6 +6,7 @@ import http.client
 import smtplib
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from itertools import count
 from types import TracebackType
 from typing import Self
@@ -65,18 +66,14 @@ class BalancedSender(threading.Thread):
             if not _is_healthy(node):
                 continue
             try:
-                client = smtplib.LMTP(*node.address("lmtp"), "localhost", timeout=PATIENCE_S)
+                with closing(smtplib.LMTP(*node.address("lmtp"), "localhost", timeout=PATIENCE_S)) as client:
+                    client.sendmail("a@example.org", [self._user], mail)
             except ConnectionRefusedError:  # it was stopped since
                 continue
-            try:
-                client.sendmail("a@example.org", [self._user], mail)
-                client.quit()
             except (OSError, smtplib.SMTPException) as error:
                 self.failures.append(f"{token} to {node.sid}: {error!r}")
             else:
                 self.accepted[token] = node.sid
-            finally:
-                client.close()
             return
         self.failures.append(f"{token}: no node is healthy")
 
