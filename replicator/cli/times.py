@@ -12,18 +12,12 @@ from replicator.config.values import duration
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
-class _Duration(click.ParamType):
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            return duration(0.0)(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-DURATION = _Duration()
-"""The type of options such as `10m`, in seconds."""
+def parse_duration(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
+    """Parse the value of an option, such as `10m`, to seconds; a callback of click. Raises click.BadParameter."""
+    try:
+        return None if text is None else duration(0.0)(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def parse_since(text: str, now_s: float) -> int:

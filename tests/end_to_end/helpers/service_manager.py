@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Self
 
 from benchmarks.clients.wire import MeasurementError
-from benchmarks.clusters.cluster import DOORS, HOST, PASSWORD, Node, Site, reserve_ports
-from benchmarks.clusters.proxy import Proxy
+from benchmarks.clusters.cluster import DOORS, PASSWORD, Node, Site, reserve_ports
+from benchmarks.clusters.proxy import HOST, Proxy
 
 ROOT = Path(__file__).parents[3]
 SCRIPTS = ROOT / "deploy" / "procedures"

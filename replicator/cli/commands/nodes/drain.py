@@ -12,7 +12,7 @@ import click
 from replicator.cli.api.client import NodeClient
 from replicator.cli.output import counted, echo_json, json_option, listed
 from replicator.cli.target import node_options, one_node
-from replicator.cli.times import DURATION
+from replicator.cli.times import parse_duration
 from replicator.status import NodeStatus
 
 LOOK_EVERY_S = 2.0
@@ -25,7 +25,7 @@ EVERYWHERE = ("0.0.0.0/0", "::/0")
 @click.option(
     "--kick-after",
     "kick_after_s",
-    type=DURATION,
+    callback=parse_duration,
     metavar="DURATION",
     help="End the sessions that are left after this time, such as 10m.",
 )

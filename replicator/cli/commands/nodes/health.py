@@ -9,7 +9,7 @@ import click
 from replicator.cli.api.client import NodeClient
 from replicator.cli.output import echo_json, json_option
 from replicator.cli.target import CommandError, NodeUrl, node_options, one_node
-from replicator.cli.times import DURATION
+from replicator.cli.times import parse_duration
 from replicator.cli.waiting import ask_until_good
 
 ANSWER_S = 10.0  # a node tries its disk for five seconds before it calls it broken
@@ -21,7 +21,7 @@ ANSWER_S = 10.0  # a node tries its disk for five seconds before it calls it bro
 @click.option(
     "--wait",
     "wait_s",
-    type=DURATION,
+    callback=parse_duration,
     metavar="DURATION",
     help="Ask again until the node is healthy, for at most this time, such as 10m.",
 )

@@ -20,7 +20,7 @@ from replicator.cli.api.connection import RefusedError, UnreachableError
 from replicator.cli.output import console, counted, echo_json, json_option
 from replicator.cli.status_tables import LEGEND, NodeAnswer, agreement, parted, show
 from replicator.cli.target import CommandError, NodeUrl, parse_url, token_option, url_of_config
-from replicator.cli.times import DURATION
+from replicator.cli.times import parse_duration
 from replicator.cli.waiting import ask_until_good
 from replicator.status import NodeStatus
 
@@ -44,7 +44,7 @@ ASKED_AT_ONCE = 64  # threads; larger clusters take a little longer
 @click.option(
     "--wait-equal",
     "wait_s",
-    type=DURATION,
+    callback=parse_duration,
     metavar="DURATION",
     help="Ask again until the nodes are equal, for at most this time, such as 10m.",
 )
