@@ -194,7 +194,8 @@ def test_all_nodes_are_upgraded_without_a_failed_delivery(tmp_path: Path) -> Non
             for sid in nodes.nodes:
                 sender.wait()
                 others = nodes.options(*(other for other in nodes.nodes if other != sid))
-                nodes.script("restart.sh", str(nodes.config(sid)), *others, INSTALL=f"echo {sid} >>{installed}")
+                said = nodes.script("restart.sh", str(nodes.config(sid)), *others, INSTALL=f"echo {sid} >>{installed}")
+                assert re.search(rf"{sid} can be stopped\n(.*\n)*{sid} is healthy\n\Z", said)
             sender.wait()
         assert not {node.pid for node in nodes.nodes.values()} & set(before.values())
         assert installed.read_text("utf-8").split() == [DC1, DC2, DC3]
