@@ -14,7 +14,7 @@ from typing import Self
 from benchmarks.clusters.cluster import Node
 from tests.end_to_end.helpers.ledger import PATIENCE_S
 
-PAUSE_S = 0.1  # between two mails: nodes and scripts share the machine
+PAUSE_S = 0.2  # between two mails: nodes and scripts share the machine
 
 
 class BalancedSender(threading.Thread):

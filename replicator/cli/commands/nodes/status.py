@@ -25,6 +25,7 @@ from replicator.cli.waiting import ask_until_good
 from replicator.status import NodeStatus
 
 ANSWER_S = 3.0  # the request takes a node milliseconds; an operator of a cluster in trouble does not want to wait
+ON_ITS_WAY_S = 5.0  # equal nodes may have yet to confirm entries of this age: busy ones always have some
 ASKED_AT_ONCE = 64  # threads; larger clusters take a little longer
 
 
@@ -113,10 +114,7 @@ def _tell_errors(answers: Sequence[NodeAnswer]) -> bool:
 
 
 def inequalities(answers: Sequence[NodeAnswer]) -> list[str]:
-    """Return why these nodes are not equal, such that any of them could be lost without a loss of mail.
-
-    Between busy nodes something is nearly always on its way.
-    """
+    """Return why these nodes are not equal, such that any of them could be lost without a loss of older mail."""
     known = [answer.status for answer in answers if answer.status]
     found = [f"{answer.url.name}: {answer.error}" for answer in answers if answer.error is not None]
     found += [f"{one} and {other} do not reach each other" for one, other in parted(answers)]
@@ -135,7 +133,7 @@ def _lacks(node: NodeStatus, sids: Collection[str]) -> Iterator[str]:
     if node.attachments_to_heal:
         yield f"{node.sid} lacks {counted(node.attachments_to_heal, 'attachment')}"
     for link in node.links:
-        if link.up and link.peer in sids and link.lag_entries != 0:
+        if link.up and link.peer in sids and (link.lag_s is None or link.lag_s > ON_ITS_WAY_S):
             lag = "" if link.lag_entries is None else f"{link.lag_entries} "
             yield f"{link.peer} has yet to confirm {lag}entries of {node.sid}"
 

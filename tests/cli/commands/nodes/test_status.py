@@ -349,6 +349,7 @@ def test_watched_state_is_asked_for_again_until_ctrl_c(served: ServedNode) -> No
 
 def test_wait_ends_when_nodes_are_equal(served: ServedNode, other: ServedNode, invoke: Invoke) -> None:
     other.report.digest = "ee" * 16
+    served.report.lag_entries, served.report.lag_s = 2, 0.2  # busy nodes always have yet to confirm something
     threading.Timer(1.0, partial(setattr, other.report, "digest", served.report.digest)).start()
     result = invoke("status", "--wait-equal", "1h", "--url", served.url, "--url", other.url)
     assert (result.exit_code, result.stderr) == (0, "waiting: the nodes' states differ\n")
@@ -363,8 +364,8 @@ def test_wait_ends_when_nodes_are_equal(served: ServedNode, other: ServedNode, i
         ({"not_serving": ("this node is new",)}, "dc2 turns clients away: this node is new"),
         ({"texts_lacking": 1}, "dc2 lacks 1 body"),
         ({"overdue": ("a gap",)}, "1 entry at dc2 not shown yet"),
-        ({"lag_entries": 2}, "dc2 has yet to confirm 2 entries of dc2"),
-        ({"lag_entries": None}, "dc2 has yet to confirm entries of dc2"),
+        ({"lag_entries": 2, "lag_s": 6.0}, "dc2 has yet to confirm 2 entries of dc2"),
+        ({"lag_entries": None, "lag_s": None}, "dc2 has yet to confirm entries of dc2"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
