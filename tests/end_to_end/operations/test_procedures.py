@@ -105,7 +105,8 @@ def test_dead_node_is_replaced_under_its_name(tmp_path: Path) -> None:
         shutil.rmtree(nodes.nodes[DC3].data)
         tokens |= send(nodes, DC1, "meanwhile")
 
-        nodes.script("join.sh", str(nodes.config(DC3)), *nodes.options(DC1, DC2))
+        said = nodes.script("join.sh", str(nodes.config(DC3)), *nodes.options(DC1, DC2))
+        assert re.search("dc3 is healthy\\n(.*\\n)*The 3 nodes show the same state", said)
         assert shown(nodes, DC3) == tokens
         tokens |= send(nodes, DC3, "after")
         check_mail(nodes, [DC1, DC2, DC3], tokens)
