@@ -12,6 +12,14 @@ from replicator.config.values import duration
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
+def parse_duration(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
+    """Parse the value of an option, such as `10m`, to seconds; a callback of click. Raises click.BadParameter."""
+    try:
+        return None if text is None else duration(0.0)(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 def parse_since(text: str, now_s: float) -> int:
     """Parse an age, or a local date and time, to milliseconds since the epoch. Raises click.BadParameter."""
     try:

@@ -12,7 +12,7 @@ import click
 from replicator.cli.api.client import NodeClient
 from replicator.cli.output import counted, echo_json, json_option, listed
 from replicator.cli.target import node_options, one_node
-from replicator.config.values import duration
+from replicator.cli.times import parse_duration
 from replicator.status import NodeStatus
 
 LOOK_EVERY_S = 2.0
@@ -22,11 +22,17 @@ EVERYWHERE = ("0.0.0.0/0", "::/0")
 @click.command()
 @click.option("--undo", is_flag=True, help="End the drain: the node is healthy again.")
 @click.option("--no-wait", is_flag=True, help="Begin, and do not wait until the node can be stopped.")
-@click.option("--kick-after", metavar="DURATION", help="End the sessions that are left after this time, such as 10m.")
+@click.option(
+    "--kick-after",
+    "kick_after_s",
+    callback=parse_duration,
+    metavar="DURATION",
+    help="End the sessions that are left after this time, such as 10m.",
+)
 @node_options
 @json_option
 def drain(
-    kick_after: str | None, config_file: Path | None, url: str | None, *, undo: bool, no_wait: bool, as_json: bool
+    kick_after_s: float | None, config_file: Path | None, url: str | None, *, undo: bool, no_wait: bool, as_json: bool
 ) -> None:
     """Send new clients to other nodes, and wait until the node can be stopped.
 
@@ -35,9 +41,8 @@ def drain(
     sessions have ended, and until the nodes that are linked have all entries of this one. An interrupt ends the wait,
     not the drain; a restart of the node ends it, and so does --undo.
     """
-    if (undo or no_wait) and (kick_after is not None or (undo and no_wait)):
+    if (undo or no_wait) and (kick_after_s is not None or (undo and no_wait)):
         raise click.UsageError("--undo, --no-wait and --kick-after exclude each other")
-    kick_after_s = None if kick_after is None else _seconds(kick_after)
     node = one_node(config_file, url)
     with NodeClient(node) as client:
         state = client.undo_drain() if undo else client.drain()
@@ -97,10 +102,3 @@ def _entries(number: int | None) -> str:
 def _away(status: NodeStatus) -> str:
     away = [link.peer for link in status.links if not link.up]
     return f"; not linked now, and to be brought up to date later: {', '.join(away)}" if away else ""
-
-
-def _seconds(text: str) -> float:
-    try:
-        return duration(0.0)(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--kick-after") from error
