@@ -310,6 +310,7 @@ def _doors(
         checkpoints=coordinator.log_truncation,
         tasks=tasks,
         stories=stories,
+        message_ids=MESSAGE_IDS,
         sessions=NodeSessions(sessions, processes.sessions),
         drain=drain,
         peers=frozenset(peer.id for peer in config.peers),

@@ -19,6 +19,7 @@ COMMANDS = {
     "drain": "replicator.cli.commands.nodes.drain:drain",
     "explain": "replicator.cli.commands.mail.explain:explain",
     "export": "replicator.cli.commands.mail.export_mail:export_mail",
+    "expunge": "replicator.cli.commands.mail.expunge:expunge",
     "fetch": "replicator.cli.commands.mail.fetch:fetch",
     "health": "replicator.cli.commands.nodes.health:health",
     "import": "replicator.cli.commands.mail.import_mail:import_mail",

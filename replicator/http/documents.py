@@ -115,6 +115,14 @@ class NewUsers(TypedDict):
     replace: NotRequired[bool | None]
 
 
+class ExpungeDocument(TypedDict):
+    """UIDs to expunge, as a set, and whose they are: of which node, and under which UIDVALIDITY."""
+
+    node: str
+    uidvalidity: int
+    uids: str
+
+
 class NewPassword(TypedDict):
     """The hash of a password, with its scheme."""
 

@@ -15,7 +15,7 @@ from replicator.errors import OtherClusterError, UsersUnavailableError
 from replicator.http.message import Request
 from replicator.http.parameters import no_such_user
 from replicator.http.tasks.destinations import Destinations
-from replicator.mail.mailstore import Folder, MailStore
+from replicator.mail.mailstore import Folder, MailStore, MessageIdReader
 from replicator.runtime.drain import Drain
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.runtime.metrics import HttpMetrics, RefusalMetrics
@@ -252,6 +252,7 @@ class HttpServices:
     tasks: TaskControl
     stories: StoryTeller
     oversight: UserOversight
+    message_ids: MessageIdReader
     search_texts: SearchTextControl | None = None
     sessions: NodeSessions = field(default_factory=NodeSessions)
     drain: Drain = field(default_factory=Drain)

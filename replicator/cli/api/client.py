@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import msgpack
 
+from protocol.values import UidSet
 from replicator.cli.api.connection import (
     ANSWER_BYTES_MAX,
     NodeConnection,
@@ -22,6 +23,8 @@ from replicator.runtime.sessions import SessionStatus
 from replicator.status import (
     CertificateStatus,
     CheckpointResult,
+    ChosenMail,
+    ExpungeResult,
     FolderList,
     MailboxStatus,
     NodeStatus,
@@ -159,6 +162,17 @@ class NodeClient(NodeConnection):
         """Subscribe the user to a name, or end that."""
         method = "PUT" if subscribed else "DELETE"
         self.ask(method, f"/api/v1/users/{segment(user)}/subscriptions/{segment(name)}")
+
+    def chosen(self, user: str, mailbox: str, choice: Mapping[str, str], after: int = 0) -> ChosenMail:
+        """Return what mail of the folder is chosen, from `after` on as far as the node has looked."""
+        query = {**choice, "after": str(after)}
+        return self.read(ChosenMail, self.ask("GET", f"{_folder(user, mailbox)}/chosen", query))
+
+    def expunge(self, seen: ChosenMail, uids: UidSet) -> ExpungeResult:
+        """Expunge mail that the node has shown."""
+        body = json.dumps({"node": seen.node, "uidvalidity": seen.uidvalidity, "uids": str(uids)}).encode()
+        path = f"{_folder(seen.user, seen.mailbox)}/expunge"
+        return self.read(ExpungeResult, self.ask("POST", path, body=body, content_type=JSON))
 
     def master(self, user: str, mailbox: str) -> str | None:
         """Return the folder's master, if the node knows it."""
