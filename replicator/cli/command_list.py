@@ -37,6 +37,7 @@ COMMANDS = {
     "scrub": "replicator.cli.commands.repair.check:scrub",
     "search": "replicator.cli.commands.nodes.search:search",
     "status": "replicator.cli.commands.nodes.status:status",
+    "stop": "replicator.cli.commands.nodes.stop:stop",
     "token": "replicator.cli.commands.credentials.token:token",
     "undelete": "replicator.cli.commands.mail.undelete:undelete",
     "user": "replicator.cli.commands.credentials.user:user",

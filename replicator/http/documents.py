@@ -20,6 +20,13 @@ class LivenessDocument(TypedDict):
     sid: str
 
 
+class StoppingDocument(TypedDict):
+    """The name of a node that stops. `managed`: a service manager has started it, and may start it anew."""
+
+    sid: str
+    managed: bool
+
+
 class FolderDocument(TypedDict):
     """A folder. `mailbox_id` is hexadecimal."""
 

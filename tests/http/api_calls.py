@@ -112,6 +112,9 @@ GROUPS = (
         Shown("POST", "/api/v1/drain", (Call("/api/v1/drain", 200, "since when the node is drained"),),
               told="`/healthz` answers 503, so that balancers send new clients elsewhere. A restart ends that."),
         Shown("DELETE", "/api/v1/drain", (Call("/api/v1/drain", 200, "the drain has ended"),)),
+        Shown("POST", "/api/v1/stop", (
+            Call("/api/v1/stop", 202, "the node ends now; other nodes become masters"),
+        ), told="`managed`: a service manager has started the node, and may start it anew."),
         Shown("POST", "/api/v1/search/rebuild",
               (Call("/api/v1/search/rebuild", 202, "what there was; the work goes on in the background"),),
               told="409: this node keeps no [search texts](operations.md#searching)."),

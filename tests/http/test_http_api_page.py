@@ -118,6 +118,15 @@ class OwnSocket(HTTPConnection):
         self.sock.connect(self._path)
 
 
+class LaterEnding:
+    """The end of nodes that go on: the test ends them."""
+
+    is_managed = False
+
+    def begin(self, why: str) -> None:
+        assert why
+
+
 def nodes(directory: Path) -> list[Config]:
     sockets = {sid: SocketPath(directory / f"{sid}.sock") for sid in ("dc1", "dc2")}
     imap, lmtp = (Address("127.0.0.1", port) for port in free_ports(2))
@@ -161,7 +170,7 @@ async def answers() -> Told:
             answer = ask(own, route, placed, routes[route.method, route.path].body_type)
             return replace(answer, body=answer.body.replace(name, DIRECTORY))
 
-        async with running(configs):
+        async with running(configs, LaterEnding()):
             status = Shown("GET", "/api/v1/status", ())
             look = Call("/api/v1/status", 200, "")
             while '"component":["dc1","dc2"]' not in (await trio.to_thread.run_sync(put, look, status)).body:

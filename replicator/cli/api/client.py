@@ -218,6 +218,10 @@ class NodeClient(NodeConnection):
         """End the node's drain."""
         return self.read(DrainStatus, self.ask("DELETE", "/api/v1/drain"))
 
+    def stop(self) -> bool:
+        """Make the node end; return True if a service manager has started it."""
+        return self.parsed_by(_managed, self.ask("POST", "/api/v1/stop"))
+
     def checkpoint(self) -> CheckpointResult:
         """Write checkpoints of all changes. Return the state afterwards or, if it takes long, so far."""
         return self.read(CheckpointResult, self.ask("POST", "/api/v1/checkpoint"))
@@ -302,6 +306,10 @@ def _reasons(document: object) -> list[str]:
 def _master(document: object) -> str | None:
     master = cast("_Object", document)["master"]
     return None if master is None else str(master)
+
+
+def _managed(document: object) -> bool:
+    return bool(cast("_Object", document)["managed"])
 
 
 def _ended(document: object) -> int:
