@@ -39,6 +39,7 @@ COMMANDS = {
     "status": "replicator.cli.commands.nodes.status:status",
     "stop": "replicator.cli.commands.nodes.stop:stop",
     "token": "replicator.cli.commands.credentials.token:token",
+    "top": "replicator.cli.commands.nodes.top:top",
     "undelete": "replicator.cli.commands.mail.undelete:undelete",
     "user": "replicator.cli.commands.credentials.user:user",
     "who": "replicator.cli.commands.nodes.sessions:who",

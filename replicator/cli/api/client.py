@@ -76,6 +76,15 @@ class NodeClient(NodeConnection):
         """Return the status of the node and its links."""
         return self.read(NodeStatus, self.ask("GET", "/api/v1/status"))
 
+    def metrics(self) -> str:
+        """Return the node's metrics, in Prometheus's text format."""
+        with self.answering():
+            response = self.request("GET", "/metrics")
+            text = response.read(ANSWER_BYTES_MAX)
+        if response.status != HTTPStatus.OK:
+            raise self.refusal(response, self.parsed_by(json.loads, text))
+        return self.parsed_by(bytes.decode, text)
+
     def check_alive(self) -> None:
         """Return if the node's process answers."""
         self.ask("GET", "/livez")
