@@ -17,7 +17,7 @@ from replicator.config import Address, Config, PeerAddress, WhenFull
 from replicator.errors import DataError, DiskFullError, UnavailableError
 from replicator.http.access import Access
 from replicator.http.server import HttpServer
-from replicator.http.services import HttpServices, MailServers
+from replicator.http.services import HttpServices, MailServers, NodeEnding
 from replicator.imap.header_cache import HeaderCache
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.rendering.outline import MESSAGE_IDS, OUTLINER
@@ -94,6 +94,7 @@ async def run_node(
     new_cluster: bool = False,
     reloads: AsyncIterator[object] | None = None,
     stopping: trio.Event | None = None,
+    ending: NodeEnding | None = None,
     manager: ServiceManager | None = None,
     reread: Callable[[], Config] | None = None,
 ) -> None:
@@ -101,7 +102,7 @@ async def run_node(
 
     With `new_cluster`, a node with a new database begins a new cluster and waits for no other node. At each item of
     `reloads`, the node reads its certificates again, and its configuration by `reread`. `manager` hears of that, and
-    that the node is alive.
+    that the node is alive. `ending` is begun by operators who ask over HTTP.
 
     Raises ConfigError if a certificate cannot be used or the database is another node's, DataError if the data
     directory cannot be used, and OSError if an address cannot be listened on.
@@ -184,6 +185,7 @@ async def run_node(
             user_table=user_table,
             processes=doors,
             drain=drain,
+            ending=ending,
         )
         async with own_socket(config.node.own_socket) as own, trio.open_nursery() as nursery:
             listeners = [(await listen(address) if address else own, handler) for address, handler in handlers]
@@ -267,6 +269,7 @@ def _doors(
     user_table: ClusterUsers | None,
     processes: Doors,
     drain: Drain,
+    ending: NodeEnding | None,
 ) -> Iterator[tuple[PeerAddress | None, Handler]]:
     """Yield each address to listen on with its connection handler. None: the node's own socket.
 
@@ -310,8 +313,10 @@ def _doors(
         checkpoints=coordinator.log_truncation,
         tasks=tasks,
         stories=stories,
+        message_ids=MESSAGE_IDS,
         sessions=NodeSessions(sessions, processes.sessions),
         drain=drain,
+        ending=ending,
         peers=frozenset(peer.id for peer in config.peers),
         users=users,
         oversight=users,

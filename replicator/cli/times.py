@@ -12,14 +12,14 @@ from replicator.config.values import duration
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
-def parse_since(text: str, now_s: float) -> int:
+def parse_since(text: str, now_s: float, option: str = "--since") -> int:
     """Parse an age, or a local date and time, to milliseconds since the epoch. Raises click.BadParameter."""
     try:
         is_date = _DATE.match(text) is not None
         seconds = datetime.fromisoformat(text).timestamp() if is_date else now_s - duration(0.0)(text)
     except (ValueError, OverflowError, OSError) as error:
         what = "is not a time: give an age (3d, 12h), or a date (2026-11-20, 2026-11-20T10:00)"
-        raise click.BadParameter(f"{text!r} {what}", param_hint="--since") from error
+        raise click.BadParameter(f"{text!r} {what}", param_hint=option) from error
     return max(0, int(seconds * 1000))
 
 

@@ -20,6 +20,9 @@ HASH = (
     "{SHA512-CRYPT}$6$abcdefgh$yVfUwsw5T.JApa8POvClA1pQ5peiq97DUNyXCZN5IrF.BMSkiaLQ5kvpuEm/VQ1Tvh/KV2TcaWh8qinoW5dhA1"
 )
 
+UIDVALIDITY = 1795781628
+"""That of INBOX, as the page shows it; the node's own takes its place."""
+
 
 @dataclass(frozen=True)
 class Call:
@@ -109,6 +112,9 @@ GROUPS = (
         Shown("POST", "/api/v1/drain", (Call("/api/v1/drain", 200, "since when the node is drained"),),
               told="`/healthz` answers 503, so that balancers send new clients elsewhere. A restart ends that."),
         Shown("DELETE", "/api/v1/drain", (Call("/api/v1/drain", 200, "the drain has ended"),)),
+        Shown("POST", "/api/v1/stop", (
+            Call("/api/v1/stop", 202, "the node ends now; other nodes become masters"),
+        ), told="`managed`: a service manager has started the node, and may start it anew."),
         Shown("POST", "/api/v1/search/rebuild",
               (Call("/api/v1/search/rebuild", 202, "what there was; the work goes on in the background"),),
               told="409: this node keeps no [search texts](operations.md#searching)."),
@@ -224,6 +230,20 @@ GROUPS = (
         ), told="Each mail begins with an array `[uid, [flag, ...], received_ms, size_bytes, sha256]`; binary values"
                 " follow that are together the mail. A string instead of them, or of the rest of them, says why the"
                 " body cannot be read. Nil is the end: without it the answer was broken off."),
+        Shown("GET", "/api/v1/users/{user}/folders/{name}/chosen", (
+            Call(f"{_USER}/folders/INBOX/chosen?uids=2:*&before_ms=1795132800001", 200,
+                 "what would be expunged; if `after` is not null, ask again after it"),
+            Call(f"{_USER}/folders/None/chosen", 404, "there is no such folder"),
+        ), told="`unread`: so many could not be looked at for their Message-ID."),
+        Shown("POST", "/api/v1/users/{user}/folders/{name}/expunge", (
+            Call(f"{_USER}/folders/INBOX/expunge", 200, "it is gone, durably",
+                 _json({"node": "dc1", "uidvalidity": UIDVALIDITY, "uids": "3"})),
+            Call(f"{_USER}/folders/INBOX/expunge", 409, "the look was at another node, or before a merge that has"
+                 " changed all UIDs; nothing is removed",
+                 _json({"node": "dc2", "uidvalidity": UIDVALIDITY, "uids": "3"})),
+        ), "`node`, `uidvalidity` and `uids` as a look has told them, all required; 1000 UIDs at most",
+              "`missing`: so many UIDs named nothing any more. `replicator undelete` brings the mail back until"
+              " `until_ms`."),
     )),
     Group("Stories", "What happened to mailboxes and mails, as this node's log tells it, also of deleted folders"
           " and of users who are gone. Members are told at [JSON output](command-line.md#json-output).", (
