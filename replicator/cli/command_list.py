@@ -37,6 +37,7 @@ COMMANDS = {
     "search": "replicator.cli.commands.nodes.search:search",
     "status": "replicator.cli.commands.nodes.status:status",
     "token": "replicator.cli.commands.credentials.token:token",
+    "trace": "replicator.cli.commands.nodes.trace:trace",
     "undelete": "replicator.cli.commands.mail.undelete:undelete",
     "user": "replicator.cli.commands.credentials.user:user",
     "who": "replicator.cli.commands.nodes.sessions:who",
