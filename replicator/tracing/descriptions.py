@@ -168,10 +168,10 @@ def _values(said: object) -> Iterator[str]:
             yield f"modseq={value.modseq}"
             if value.changes > 1:
                 yield f"change={value.change + 1}/{value.changes}"
-        elif field.name in told or value is False or (not value and not isinstance(value, int)):
+        elif field.name in told or value == field.default or (not value and not isinstance(value, int)):
             continue
-        elif value is True:
-            yield field.name
+        elif isinstance(value, bool):
+            yield field.name if value else f"{field.name}=no"
         else:
             yield f"{field.name}={_text(value, is_literal=not field.repr)}"
 

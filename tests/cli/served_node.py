@@ -73,6 +73,7 @@ def served_node(directory: Path) -> Iterator[ServedNode]:
                 tasks,
                 mail.stories(),
                 users,
+                mail.tracer(),
                 search_texts,
                 peers=frozenset({"dc2", "dc3"}),
             )

@@ -54,6 +54,7 @@ async def _conversation(pieces: list[bytes]) -> bytes:
                 checkpoints=report,
                 tasks=jobs,
                 stories=mail.stories(),
+                tracer=mail.tracer(),
                 oversight=UserDirectory(Path(directory) / "users.passwd"),
                 clock_ms=lambda: 784_111_777_000,
             )

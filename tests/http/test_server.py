@@ -100,6 +100,7 @@ def test_any_bytes_are_answered_or_refused(data: bytes, head: bytes) -> None:
                 tasks,
                 mail.stories(),
                 oversight,
+                mail.tracer(),
             )
             await survive(services)
 

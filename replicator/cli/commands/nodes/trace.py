@@ -87,7 +87,9 @@ class _Listener:
         """Show the events until the end of the trace, or of what was asked for."""
         ends_at = None if self._seconds is None else time.monotonic() + self._seconds
         for event in events:
-            self.has_begun = True
+            if not self.has_begun:
+                self.has_begun = True
+                click.echo("tracing; Ctrl-C ends it", err=True)
             if event is not None:
                 self._show(event)
             if self._shown == self._count or (ends_at is not None and time.monotonic() >= ends_at):
@@ -105,7 +107,7 @@ class _Listener:
         elif isinstance(event, LeftOut):
             self._left_out += event.commands
         if self._as_json:
-            click.echo(json.dumps({"event": _NAMES[type(event)], **asdict(event)}, ensure_ascii=False))
+            click.echo(json.dumps({"event": _NAMES[type(event)], **asdict(event)}))
         else:
             click.echo(_fitting(printable(line_of(event))))
 
