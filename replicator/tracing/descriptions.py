@@ -11,7 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
 from hashlib import sha256
 from typing import NamedTuple, TypeAlias, get_args
 
@@ -19,7 +18,7 @@ import msgpack
 
 from protocol import commands as c
 from protocol.values import Dot, UidSet
-from resync.entry import Entry, MailAdd
+from resync.entry import Entry, FolderCreate, MailAdd
 
 LISTED_MAX = 16
 """Members of a list in a text."""
@@ -33,7 +32,7 @@ Key: TypeAlias = tuple[str, bytes, int]
 """User, id and UIDVALIDITY of a mailbox, or 0 for a folder tree."""
 
 _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_WORD = re.compile(r"[!#-'*-\[\]-~]+")  # of ASCII, without spaces, quotation marks and brackets
+_WORD = re.compile(r"[!#-'*-~]+")  # of ASCII, without spaces, quotation marks and round brackets
 
 _TOLD_APART = {"mailbox", "mailboxes", "user", "mailbox_id", "entry"}
 _ALSO_TOLD_APART: Mapping[type, frozenset[str]] = {
@@ -67,13 +66,17 @@ class Description:
     detail: str
 
 
-@cache
-def name_of(kind: type) -> str:
-    """Return the name of a command or reply: `SAVE-ALL`, `FETCH-UID`."""
+def _wire_name(kind: type) -> str:
     return _CAPITAL.sub("-", kind.__name__).upper()
 
 
-NAMES = frozenset(map(name_of, {*get_args(c.Command), *get_args(c.Reply)}))
+_NAME_OF: Mapping[type, str] = {kind: _wire_name(kind) for kind in (*get_args(c.Command), *get_args(c.Reply))}
+NAMES = frozenset(_NAME_OF.values())
+
+
+def name_of(said: c.Command | c.Reply) -> str:
+    """Return the name of a command or reply: `SAVE-ALL`, `FETCH-UID`."""
+    return _NAME_OF[type(said)]
 
 
 def is_named(name: str, asked: str) -> bool:
@@ -137,25 +140,27 @@ def _dots(said: c.Command | c.Reply) -> tuple[Dot, ...]:
 
 def _batch(batch: c.Entries) -> Description:
     """Return what a batch of entries is about. It is not checked yet: a peer may have sent anything."""
-    entries, places, bodies = list[str](), dict[Place, None](), 0
+    entries, found, names = list[str](), dict[Place, None](), dict[bytes, str]()
     changes = Counter[str]()
-    octets = 0
+    bodies = octets = 0
     try:
         for origin, seq, packed, _ in msgpack.unpackb(batch.packed, use_list=False):
             dot = Dot(str(origin), int(seq))
             entry = Entry.unpack(dot, packed)
-            places[Place(str(entry.user), bytes(entry.mailbox_id), None, entry.is_tree)] = None
+            found[Place(str(entry.user), bytes(entry.mailbox_id), None, entry.is_tree)] = None
             entries.append(entry_name(dot))
             for change in entry.changes:
                 changes[type(change).__name__] += 1
                 if isinstance(change, MailAdd) and not change.copied:
                     bodies, octets = bodies + 1, octets + change.size_bytes
+                elif isinstance(change, FolderCreate):  # what follows may be in it, and this node not have it yet
+                    names[change.mailbox_id] = str(change.name)
     except (msgpack.UnpackException, ValueError, TypeError, LookupError, AttributeError):
-        return Description(tuple(places), tuple(entries), f"unreadable={_literal(batch.packed)}")
+        return Description(tuple(found), tuple(entries), f"unreadable={_literal(batch.packed)}")
+    places = tuple(place._replace(name=names.get(place.mailbox_id)) for place in found)
     told = [f"{name}={count}" for name, count in changes.items()]
-    return Description(
-        tuple(places), tuple(entries), " ".join([*told, *([f"bodies={bodies}/{octets}B"] * (bodies > 0))])
-    )
+    brought = [f"bodies={bodies}/{octets}B"] if bodies else []
+    return Description(places, tuple(entries), " ".join([*told, *brought]))
 
 
 def _values(said: object) -> Iterator[str]:

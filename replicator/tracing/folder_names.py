@@ -10,7 +10,7 @@ import trio
 from replicator.errors import MailError
 
 USERS_MAX = 1000
-FRESH_S, AGAIN_S = 10.0, 1.0
+FRESH_S, AGAIN_S = 10.0, 0.1
 """Seconds for which a user's names are good, and after which they are read again for one that is not among them."""
 
 ReadNames: TypeAlias = Callable[[str], Awaitable[Mapping[bytes, str]]]

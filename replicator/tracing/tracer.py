@@ -130,7 +130,7 @@ class _Numbers:
             self._keys[sent][command.number] = (command.user, command.mailbox_id, command.uidvalidity)
         places = places_of(command, self._keys[sent].get)
         if request.tag is not None:
-            self._asked[sent, request.tag] = Asked(name_of(type(command)), places, trio.current_time())
+            self._asked[sent, request.tag] = Asked(name_of(command), places, trio.current_time())
             if len(self._asked) > REQUESTS_MAX:
                 self._asked.popitem(last=False)
         return places
@@ -206,7 +206,7 @@ class Tracer:
             places = asked.places if asked is not None else ()
         took_ms = None if asked is None else round((trio.current_time() - asked.at) * 1000, 3)
         observed = Observed(
-            self._clock_ms(), link.sid, sent, said, name_of(type(said)), item.tag, size_bytes, places, asked, took_ms
+            self._clock_ms(), link.sid, sent, said, name_of(said), item.tag, size_bytes, places, asked, took_ms
         )
         for trace in self._traces:
             trace.offer(observed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass, replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgpack
 import pytest
@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from protocol import commands as c
 from protocol.formatter import format_item
 from protocol.parser import Request
-from protocol.values import Dot
+from protocol.values import Dot, UidSet
 from replicator.tracing.descriptions import NAMES, Place, describe, is_named, name_of
-from resync.entry import Entry, FlagAdd, MailAdd
+from resync.entry import Entry, FlagAdd, FolderCreate, MailAdd, tree_id
 from tests.protocol import strategies
 from tests.tracing.fixed_links import INBOX_ID, OTHER_ID
 
@@ -41,7 +41,7 @@ def with_secret(value: T) -> T:
 @pytest.mark.parametrize("kind", [*strategies.COMMANDS, *strategies.REPLIES], ids=lambda kind: kind.__name__)
 @given(data=st.data())
 def test_literals_are_told_by_size_and_hash_only(kind: type, data: st.DataObject) -> None:
-    said = with_secret(data.draw(strategies.of_class(kind)))
+    said = cast("c.Command | c.Reply", with_secret(data.draw(strategies.of_class(kind))))
     detail = describe(said, ()).detail
     assert "the text" not in detail
     assert SECRET.hex()[:20] not in detail
@@ -60,9 +60,10 @@ def literals_of(value: object) -> list[bytes]:
 @pytest.mark.parametrize("kind", strategies.COMMANDS, ids=lambda kind: kind.__name__)
 @given(data=st.data())
 def test_names_of_commands_are_those_of_the_wire(kind: type, data: st.DataObject) -> None:
-    line = format_item(Request("a", data.draw(strategies.of_class(kind)))).decode()
-    assert line.removeprefix("a ").removeprefix("UN").replace(" ", "-").startswith(name_of(kind))
-    assert name_of(kind) in NAMES
+    command = cast("c.Command", data.draw(strategies.of_class(kind)))
+    line = format_item(Request("a", command)).decode("latin-1")
+    assert line.removeprefix("a ").removeprefix("UN").replace(" ", "-").startswith(name_of(command))
+    assert name_of(command) in NAMES
 
 
 def test_name_stands_for_those_that_begin_with_it() -> None:
@@ -74,7 +75,7 @@ def test_name_stands_for_those_that_begin_with_it() -> None:
 
 def test_entry_that_a_command_brings() -> None:
     header = c.EntryHeader(Dot("dc1.a", 17), (), 1, 42, b"d" * 16, change=1, changes=3)
-    told = describe(c.Store(3, strategies.UidSet.of([4, 5]), ("\\Seen",), (), entry=header), (Place("ann", INBOX_ID),))
+    told = describe(c.Store(3, UidSet.of([4, 5]), ("\\Seen",), (), entry=header), (Place("ann", INBOX_ID),))
     assert told.entries == ("dc1.a 17",)
     assert told.detail == "uids=4:5 added=(\\Seen) modseq=42 change=2/3"
 
@@ -85,7 +86,7 @@ def batch(*entries: Entry) -> c.Entries:
 
 def entry(seq: int, user: str, mailbox_id: bytes) -> Entry:
     add = MailAdd(1, b"g" * 16, 0, (), 1234, b"h" * 32, copied=False)
-    changes = (add, FlagAdd(strategies.UidSet.of([1]), ("\\Seen",)))
+    changes = (add, FlagAdd(UidSet.of([1]), ("\\Seen",)))
     return Entry(Dot("dc1.a", seq), (), 1, 1, user, mailbox_id, 7, changes)
 
 
@@ -94,6 +95,13 @@ def test_batch_is_told_by_its_entries() -> None:
     assert told.places == (Place("ann", INBOX_ID), Place("bob", OTHER_ID))
     assert told.entries == ("dc1.a 4", "dc1.a 5", "dc1.a 6")
     assert told.detail == "MailAdd=3 FlagAdd=3 bodies=3/3702B"
+
+
+def test_folder_that_a_batch_makes_has_its_name_there() -> None:
+    create = FolderCreate(INBOX_ID, "INBOX", 7)
+    tree = Entry(Dot("dc1.a", 3), (), 1, 1, "ann", tree_id("ann"), 0, (create,))
+    told = describe(batch(tree, entry(4, "ann", INBOX_ID)), ())
+    assert told.places == (Place("ann", tree_id("ann"), None, is_tree=True), Place("ann", INBOX_ID, "INBOX"))
 
 
 @given(strategies.literals | st.binary(max_size=200).map(lambda octets: msgpack.packb([("dc1.a", 1, octets, [])])))
