@@ -14,7 +14,6 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import AsyncGenerator
-from dataclasses import asdict
 from http import HTTPStatus
 
 from protocol.units import KIB
@@ -24,7 +23,7 @@ from replicator.http.services import HttpServices
 from replicator.mail.mailstore import canonical_name
 from replicator.runtime.logs.fields import LogFields
 from replicator.tracing.descriptions import NAMES, is_named
-from replicator.tracing.traced import EVENTS, TraceEnded, TraceEvent
+from replicator.tracing.traced import EVENTS, TraceEnded, TraceEvent, document_of
 from replicator.tracing.tracer import TRACES_MAX, TooManyTracesError, Wanted
 from replicator.users import folded
 
@@ -68,7 +67,7 @@ async def _pieces(services: HttpServices, wanted: Wanted) -> AsyncGenerator[byte
 
 
 def _encoded(event: TraceEvent) -> bytes:
-    return b"event: " + _NAME_OF[type(event)].encode() + b"\ndata: " + encode_json(asdict(event)) + b"\n"
+    return b"event: " + _NAME_OF[type(event)].encode() + b"\ndata: " + encode_json(document_of(event)) + b"\n"
 
 
 def _wanted(services: HttpServices, request: Request) -> Wanted:

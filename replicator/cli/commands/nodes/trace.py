@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 
@@ -20,7 +19,16 @@ from replicator.cli.api.connection import UnreachableError
 from replicator.cli.output import FOLDS, counted, json_option, printable, size
 from replicator.cli.target import CommandError, node_options, one_node
 from replicator.cli.times import time_of_day
-from replicator.tracing.traced import EVENTS, LeftOut, LinkEnded, TracedCommand, TracedPlace, TraceEnded, TraceEvent
+from replicator.tracing.traced import (
+    EVENTS,
+    LeftOut,
+    LinkEnded,
+    TracedCommand,
+    TracedPlace,
+    TraceEnded,
+    TraceEvent,
+    document_of,
+)
 
 ID_CHARS = 8  # of the id of a mailbox that has no name here
 
@@ -107,7 +115,7 @@ class _Listener:
         elif isinstance(event, LeftOut):
             self._left_out += event.commands
         if self._as_json:
-            click.echo(json.dumps({"event": _NAMES[type(event)], **asdict(event)}))
+            click.echo(json.dumps({"event": _NAMES[type(event)], **document_of(event)}))
         else:
             click.echo(_fitting(printable(line_of(event))))
 
