@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
 
 import pytest
 import trio
@@ -15,6 +16,7 @@ from replicator.tracing.folder_names import AGAIN_S, FRESH_S, FolderNames
 from replicator.tracing.traced import LeftOut, LinkEnded, TracedCommand, TracedPlace, TraceEnded
 from replicator.tracing.tracer import (
     BEAT_S,
+    HEAVY_BYTES,
     QUEUE_BYTES,
     QUEUE_COMMANDS,
     REQUESTS_MAX,
@@ -26,6 +28,8 @@ from replicator.tracing.tracer import (
 )
 from tests.one_node import run_inline
 from tests.tracing.fixed_links import INBOX_ID, NOW_MS, OTHER_ID, FixedLink, FixedLinks, inbox_of
+
+T = TypeVar("T")
 
 FOLDERS = {"ann": {INBOX_ID: "INBOX", OTHER_ID: "Work"}, "bob": {OTHER_ID: "INBOX"}}
 
@@ -175,6 +179,23 @@ async def test_what_does_not_fit_is_counted() -> None:
             assert isinstance(await trace.next(), TracedCommand)
         assert await trace.next() == LeftOut(37)
         assert await names(trace, 1) == ["SYNC-NODE"]
+
+
+async def test_large_commands_are_described_in_a_thread() -> None:
+    in_threads = list[object]()
+
+    async def run(work: Callable[[], T]) -> T:
+        in_threads.append(done := await run_inline(work))
+        return done
+
+    links = FixedLinks()
+    with Tracer(links, FolderNames(names_of), lambda: NOW_MS, run).trace(Wanted()) as trace:
+        links.hears(c.Annotate("ann", b"", b"v" * HEAVY_BYTES), size_bytes=HEAVY_BYTES + 50)
+        links.hears(c.Annotate("ann", b"", b"value"))
+        large, small = await commands(trace, 2)
+    assert len(in_threads) == 1
+    assert large.detail.startswith(f"values={{{HEAVY_BYTES} ")
+    assert small.places == (TracedPlace("ann", None, "", is_tree=True),)
 
 
 async def test_queue_is_bounded_in_bytes() -> None:
