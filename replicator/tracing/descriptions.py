@@ -18,7 +18,7 @@ import msgpack
 
 from protocol import commands as c
 from protocol.values import Dot, UidSet
-from resync.entry import Entry, FolderCreate, MailAdd
+from resync.entry import Entry, FolderCreate, MailAdd, checked
 
 LISTED_MAX = 16
 """Members of a list in a text."""
@@ -144,10 +144,12 @@ def _batch(batch: c.Entries) -> Description:
     changes = Counter[str]()
     bodies = octets = 0
     try:
-        for origin, seq, packed, _ in msgpack.unpackb(batch.packed, use_list=False):
-            dot = Dot(str(origin), int(seq))
+        for item in msgpack.unpackb(batch.packed, use_list=False):
+            origin, seq, packed, _ = checked(item, str, int, bytes, tuple)
+            dot = Dot(origin, seq)
             entry = Entry.unpack(dot, packed)
-            found[Place(str(entry.user), bytes(entry.mailbox_id), None, entry.is_tree)] = None
+            user, mailbox_id = checked((entry.user, entry.mailbox_id), str, bytes)
+            found[Place(user, mailbox_id, None, entry.is_tree)] = None
             entries.append(entry_name(dot))
             for change in entry.changes:
                 changes[type(change).__name__] += 1
