@@ -42,6 +42,7 @@ from replicator.node_parts import (
     provider_keys_of,
     registry_of_process,
     tokens_of,
+    tracer_of,
     user_table_of,
     users_of,
     warn_of_files,
@@ -78,6 +79,7 @@ from replicator.store.db import schema
 from replicator.store.db.transaction import Transaction
 from replicator.store.repair.database_swap import check_none
 from replicator.store.store import Store
+from replicator.tracing.tracer import Tracer
 from replicator.user_table import ClusterUsers
 from replicator.users import Recipients, UserDirectory
 from replicator.workers.core.door_process import CoreServices
@@ -178,6 +180,7 @@ async def run_node(
             report=report,
             tasks=tasks,
             stories=Stories(store, coordinator, environment, MESSAGE_IDS),
+            tracer=tracer_of(store, coordinator.connections, environment),
             registry=registry,
             shown=doors.metrics,
             refusals=refusals,
@@ -262,6 +265,7 @@ def _doors(
     report: StatusReporter,
     tasks: TaskRunner,
     stories: Stories,
+    tracer: Tracer,
     registry: CollectorRegistry,
     shown: CollectorRegistry,
     refusals: RefusalMetrics,
@@ -320,6 +324,7 @@ def _doors(
         peers=frozenset(peer.id for peer in config.peers),
         users=users,
         oversight=users,
+        tracer=tracer,
         registry=shown,
         metrics=http_metrics,
         run_in_thread=environment.run_in_thread,

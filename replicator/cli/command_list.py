@@ -40,6 +40,7 @@ COMMANDS = {
     "stop": "replicator.cli.commands.nodes.stop:stop",
     "token": "replicator.cli.commands.credentials.token:token",
     "top": "replicator.cli.commands.nodes.top:top",
+    "trace": "replicator.cli.commands.nodes.trace:trace",
     "undelete": "replicator.cli.commands.mail.undelete:undelete",
     "user": "replicator.cli.commands.credentials.user:user",
     "who": "replicator.cli.commands.nodes.sessions:who",

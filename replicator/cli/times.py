@@ -29,3 +29,11 @@ def local(time_ms: int, to: str = "seconds") -> str:
         return datetime.fromtimestamp(time_ms // 1000).astimezone().replace(tzinfo=None).isoformat(" ", to)
     except (ValueError, OverflowError, OSError):  # a clock was wrong, or a client has set an impossible date
         return "?"
+
+
+def time_of_day(time_ms: int) -> str:
+    """Return the local time of day to the millisecond; `?` for a date that no calendar has."""
+    try:
+        return f"{datetime.fromtimestamp(time_ms // 1000).astimezone():%H:%M:%S}.{time_ms % 1000:03}"
+    except (ValueError, OverflowError, OSError):
+        return "?"

@@ -23,6 +23,7 @@ from replicator.runtime.sessions import NodeSessions
 from replicator.status import CertificateStatus, CheckpointStatus, MailboxStatus, NodeStatus, SearchTextStatus
 from replicator.stories import AskedMail, LoggedHistory, MailboxStory, MailStory
 from replicator.tasks import TaskName, TaskOptions, TaskStatus
+from replicator.tracing.tracer import Tracer
 from replicator.users import Account, Login, Penalty, Trial, UserNames, folded
 
 T = TypeVar("T")
@@ -266,6 +267,7 @@ class HttpServices:
     stories: StoryTeller
     oversight: UserOversight
     message_ids: MessageIdReader
+    tracer: Tracer
     search_texts: SearchTextControl | None = None
     sessions: NodeSessions = field(default_factory=NodeSessions)
     drain: Drain = field(default_factory=Drain)

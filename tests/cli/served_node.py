@@ -75,6 +75,7 @@ def served_node(directory: Path) -> Iterator[ServedNode]:
                 mail.stories(),
                 users,
                 MESSAGE_IDS,
+                mail.tracer(),
                 search_texts,
                 peers=frozenset({"dc2", "dc3"}),
             )

@@ -55,6 +55,7 @@ async def _conversation(pieces: list[bytes]) -> bytes:
                 checkpoints=report,
                 tasks=jobs,
                 stories=mail.stories(),
+                tracer=mail.tracer(),
                 oversight=UserDirectory(Path(directory) / "users.passwd"),
                 message_ids=MESSAGE_IDS,
                 clock_ms=lambda: 784_111_777_000,

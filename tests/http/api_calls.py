@@ -103,6 +103,16 @@ GROUPS = (
                    " or ended last, or null). It comes at once, then when something has changed, and every five seconds"
                    " at least. An event `problem` has `detail`, the reason why there is no overview now. The stream"
                    " ends after ten minutes, or when the token no longer holds; ask again."),
+        Shown("GET", "/api/v1/trace", (
+            Call("/api/v1/trace?peer=dc2&command=SAVE,ACK", 200, "a stream of events"),
+            Call("/api/v1/trace?peer=dc9", 404, "there is no such peer"),
+            Call("/api/v1/trace?command=SAEV", 400, "there is no such command"),
+        ), told="Events `command` have what `replicator trace` [prints](command-line.md#json-output); `left_out` tells"
+                " how many were left out because they were not read fast enough, `link_ended` that the link to a peer"
+                " has ended, and `end` why the stream ends: with `peer`, when that link has. A name stands for"
+                " those that begin with it and a hyphen, too: `FETCH` for `FETCH-UID`. Replies to the commands that are"
+                " named come with them. A comment comes every second if nothing else does. 409: there is no link to"
+                " the peer now; 503: four traces run already."),
         Shown("GET", "/api/v1/openapi.json", (Call("/api/v1/openapi.json", 200, "what this page says, for programs"),),
               told="OpenAPI 3.1, with the types of all members.", is_long=True),
         Shown("POST", "/api/v1/checkpoint", (Call("/api/v1/checkpoint", 200, "done; 202: it takes longer than 30 s"),),

@@ -49,6 +49,7 @@ def services(mail: HookedMail, report: FixedReport, search_texts: FixedSearchTex
         checkpoints=report,
         tasks=FixedJobs().tasks(),
         stories=mail.stories(),
+        tracer=mail.tracer(),
         oversight=UserDirectory(tmp_path / "users.passwd"),
         message_ids=MESSAGE_IDS,
         search_texts=search_texts,

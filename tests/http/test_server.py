@@ -102,6 +102,7 @@ def test_any_bytes_are_answered_or_refused(data: bytes, head: bytes) -> None:
                 mail.stories(),
                 oversight,
                 MESSAGE_IDS,
+                mail.tracer(),
             )
             await survive(services)
 

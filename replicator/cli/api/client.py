@@ -18,6 +18,7 @@ from replicator.cli.api.connection import (
     segment,
 )
 from replicator.cli.api.mail_stream import Mail, mails
+from replicator.cli.api.trace_stream import trace_events
 from replicator.runtime.drain import DrainStatus
 from replicator.runtime.sessions import SessionStatus
 from replicator.status import (
@@ -42,6 +43,7 @@ from replicator.tasks import (
     TaskStatus,
     UndeleteStatus,
 )
+from replicator.tracing.traced import TraceEvent
 from replicator.users import Account, Penalty, Trial
 
 JSON, MSGPACK = "application/json", "application/vnd.msgpack"
@@ -272,16 +274,19 @@ class NodeClient(NodeConnection):
 
         The generator is to be closed before the client is used again. Taking pieces raises the same errors.
         """
-        target = f"{_folder(user, mailbox)}/mail" + ("" if uid is None else f"?uid={uid}")
-        with self.answering():
-            response = self.request("GET", target)
-            if response.status != HTTPStatus.OK:
-                raise self.refusal(response, self.parsed_by(json.loads, response.read(ANSWER_BYTES_MAX)))
-        try:
-            yield from mails(self.chunks(response), self.senseless)
-        finally:
-            response.close()  # it may not have been read to its end
-            self.close()
+        with self.streamed(f"{_folder(user, mailbox)}/mail", _given(uid=None if uid is None else str(uid))) as chunks:
+            yield from mails(chunks, self.senseless)
+
+    def trace(
+        self, peer: str | None, commands: str | None, user: str | None, mailbox: str | None
+    ) -> Generator[TraceEvent | None, None, None]:
+        """Yield what goes over the node's links from now on, and None when nothing does.
+
+        It ends with TraceEnded. The generator is to be closed before the client is used again.
+        """
+        query = _given(peer=peer, command=commands, user=user, mailbox=mailbox)
+        with self.streamed("/api/v1/trace", query) as chunks:
+            yield from trace_events(chunks, self.senseless)
 
     def start(self, task: TaskKind[S], options: Mapping[str, object]) -> S:
         """Start a task."""

@@ -83,10 +83,9 @@ class NodeConnection:
         accepted: Collection[int] = (),
     ) -> object:
         """Return the JSON of an answer. Raises UnreachableError, and RefusedError unless its status is `accepted`."""
-        target = f"{path}?{'&'.join(f'{name}={segment(value)}' for name, value in query.items())}" if query else path
         headers = {} if body is None else {"Content-Type": content_type}
         with self.answering():
-            response = self.request(method, target, body, headers)
+            response = self.request(method, _target(path, query), body, headers)
             answer = response.read(ANSWER_BYTES_MAX)
         document = self.parsed_by(json.loads, answer)
         if response.status >= HTTPStatus.BAD_REQUEST and response.status not in accepted:
@@ -140,6 +139,22 @@ class NodeConnection:
         """Return the error of an answer that makes no sense."""
         return UnreachableError(self._url, f"unexpected answer ({why}); is this a node, and of the same version?")
 
+    @contextmanager
+    def streamed(self, path: str, query: Mapping[str, str]) -> Iterator[Iterator[bytes]]:
+        """Ask for an answer without an end, or a large one; return its chunks, which raise UnreachableError.
+
+        Raises UnreachableError, RefusedError.
+        """
+        with self.answering():
+            response = self.request("GET", _target(path, query))
+            if response.status != HTTPStatus.OK:
+                raise self.refusal(response, self.parsed_by(json.loads, response.read(ANSWER_BYTES_MAX)))
+        try:
+            yield self.chunks(response)
+        finally:
+            response.close()  # it may not have been read to its end
+            self.close()
+
     def chunks(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
         """Yield an answer as it arrives."""
         while True:
@@ -170,6 +185,10 @@ def _connection(url: NodeUrl, timeout_s: float) -> http.client.HTTPConnection:
     if url.tls:
         return http.client.HTTPSConnection(url.host, url.port, timeout=timeout_s, context=ssl.create_default_context())
     return http.client.HTTPConnection(url.host, url.port, timeout=timeout_s)
+
+
+def _target(path: str, query: Mapping[str, str] | None) -> str:
+    return f"{path}?{'&'.join(f'{name}={segment(value)}' for name, value in query.items())}" if query else path
 
 
 def _why_unreachable(url: NodeUrl, error: OSError | http.client.HTTPException) -> str:
