@@ -22,7 +22,7 @@ from replicator.http.routing import Route
 from replicator.http.services import HttpServices
 from replicator.mail.mailstore import canonical_name
 from replicator.runtime.logs.fields import LogFields
-from replicator.tracing.descriptions import NAMES, is_named
+from replicator.tracing.descriptions import CHOICES
 from replicator.tracing.traced import EVENTS, TraceEnded, TraceEvent, document_of
 from replicator.tracing.tracer import TRACES_MAX, TooManyTracesError, Wanted
 from replicator.users import folded
@@ -76,18 +76,24 @@ def _wanted(services: HttpServices, request: Request) -> Wanted:
     if peer is not None and peer not in services.peers:
         known = ", ".join(sorted(services.peers)) or "none"
         raise ProblemError(HTTPStatus.NOT_FOUND, f"{services.sid} has no peer {peer!r}; its peers: {known}")
-    commands = [name.strip().upper() for name in request.query.get("command", "").split(",") if name.strip()]
-    for command in commands:
-        if not any(is_named(name, command) for name in NAMES):
-            near = difflib.get_close_matches(command, NAMES, n=1)
-            advice = f"did you mean {near[0]}?" if near else f"the names are {', '.join(sorted(NAMES))}"
-            raise ProblemError(HTTPStatus.BAD_REQUEST, f"query: there is no command {command!r}; {advice}")
     return Wanted(
         peer,
-        frozenset(commands),
+        _commands(request.query["command"]) if "command" in request.query else frozenset(),
         None if user is None else folded(services.owner(user)),
         None if mailbox is None else canonical_name(mailbox),
     )
+
+
+def _commands(text: str) -> frozenset[str]:
+    """Return the names in a list with commas. Raises ProblemError."""
+    commands = frozenset(name.strip().upper() for name in text.split(",") if name.strip())
+    if not commands:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, "query: command names none; leave it out for all commands")
+    for command in sorted(commands - CHOICES):
+        near = difflib.get_close_matches(command, CHOICES, n=1)
+        advice = f"did you mean {near[0]}?" if near else f"the names are {', '.join(sorted(CHOICES))}"
+        raise ProblemError(HTTPStatus.BAD_REQUEST, f"query: traces show no command {command!r}; {advice}")
+    return commands
 
 
 TRACE_ROUTES: tuple[Route[HttpServices], ...] = (

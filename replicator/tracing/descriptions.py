@@ -1,38 +1,36 @@
 """What commands and replies are about: their names, mailboxes and entries, and their other values as text.
 
-Literals, which may be mail or secrets, are the fields without a `repr`. The text has their size and the first octets of
-their SHA-256.
+Literals, which may be mail or secrets, are the fields without a `repr`. The text has their size and a mark, which is
+made of their SHA-256 by a key (BLAKE2b): who does not know the key cannot find out a short literal by guesses. Hashes
+are shown by their marks, too, and so a hash and the literal that has it are seen to belong together.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from typing import NamedTuple, TypeAlias, get_args
 
 import msgpack
 
 from protocol import commands as c
 from protocol.values import Dot, UidSet
+from replicator.tracing.words import cut, word
 from resync.entry import Entry, FolderCreate, MailAdd, checked
 
 LISTED_MAX = 16
 """Members of a list in a text."""
-TEXT_MAX = 200
-"""Characters of a value in a text."""
 ID_BYTES = 16
-HASH_BYTES = 4
-"""Octets that are shown of ids, and of hashes."""
+"""Octets of an id. What has more is a hash."""
+MARK_BYTES = 4
 
 Key: TypeAlias = tuple[str, bytes, int]
 """User, id and UIDVALIDITY of a mailbox, or 0 for a folder tree."""
 
 _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_WORD = re.compile(r"[!#-'*-~]+")  # of ASCII, without spaces, quotation marks and round brackets
 
 _TOLD_APART = {"mailbox", "mailboxes", "user", "mailbox_id", "entry"}
 _ALSO_TOLD_APART: Mapping[type, frozenset[str]] = {
@@ -72,6 +70,8 @@ def _wire_name(kind: type) -> str:
 
 _NAME_OF: Mapping[type, str] = {kind: _wire_name(kind) for kind in (*get_args(c.Command), *get_args(c.Reply))}
 NAMES = frozenset(_NAME_OF.values())
+NEVER_TRACED = frozenset({"HELLO"})
+"""Names of what is said before a link is up."""
 
 
 def name_of(said: c.Command | c.Reply) -> str:
@@ -82,6 +82,15 @@ def name_of(said: c.Command | c.Reply) -> str:
 def is_named(name: str, asked: str) -> bool:
     """Return True if this is the name that is asked for, or begins with it: `FETCH` stands for `FETCH-UID`, too."""
     return name == asked or name.startswith(f"{asked}-")
+
+
+def _beginnings(name: str) -> Iterator[str]:
+    words = name.split("-")
+    yield from ("-".join(words[:count]) for count in range(1, len(words) + 1))
+
+
+CHOICES = frozenset(beginning for name in NAMES - NEVER_TRACED for beginning in _beginnings(name))
+"""The names that can be asked for: `FETCH-UID`, `FETCH`."""
 
 
 def places_of(command: c.Command, key_of: Callable[[int], Key | None]) -> tuple[Place, ...]:
@@ -114,11 +123,14 @@ def _numbers(command: c.Command) -> tuple[int, ...]:
             return ()
 
 
-def describe(said: c.Command | c.Reply, places: tuple[Place, ...]) -> Description:
-    """Return what a command is about. `places` are those that it, or the request that it answers, names."""
+def describe(said: c.Command | c.Reply, places: tuple[Place, ...], mark_key: bytes) -> Description:
+    """Return what a command is about. `places` are those that it, or the request that it answers, names.
+
+    `mark_key`: the key of marks. Marks by one key are the same for equal literals.
+    """
     if isinstance(said, c.Entries):
-        return _batch(said)
-    return Description(places, tuple(map(entry_name, _dots(said))), " ".join(_values(said)))
+        return _batch(said, mark_key)
+    return Description(places, tuple(map(entry_name, _dots(said))), " ".join(_values(said, mark_key)))
 
 
 def entry_name(dot: Dot) -> str:
@@ -138,7 +150,7 @@ def _dots(said: c.Command | c.Reply) -> tuple[Dot, ...]:
     return (header.dot,) if isinstance(header, c.EntryHeader) else ()
 
 
-def _batch(batch: c.Entries) -> Description:
+def _batch(batch: c.Entries, mark_key: bytes) -> Description:
     """Return what a batch of entries is about. It is not checked yet: a peer may have sent anything."""
     entries, found, names = list[str](), dict[Place, None](), dict[bytes, str]()
     changes = Counter[str]()
@@ -158,14 +170,14 @@ def _batch(batch: c.Entries) -> Description:
                 elif isinstance(change, FolderCreate):  # what follows may be in it, and this node not have it yet
                     names[change.mailbox_id] = str(change.name)
     except (msgpack.UnpackException, ValueError, TypeError, LookupError, AttributeError):
-        return Description(tuple(found), tuple(entries), f"unreadable={_literal(batch.packed)}")
+        return Description(tuple(found), tuple(entries), f"unreadable={_literal(batch.packed, mark_key)}")
     places = tuple(place._replace(name=names.get(place.mailbox_id)) for place in found)
     told = [f"{name}={count}" for name, count in changes.items()]
     brought = [f"bodies={bodies}/{octets}B"] if bodies else []
     return Description(places, tuple(entries), " ".join([*told, *brought]))
 
 
-def _values(said: object) -> Iterator[str]:
+def _values(said: object, mark_key: bytes) -> Iterator[str]:
     """Yield those values that are not told apart, each with its name."""
     assert is_dataclass(said)
     told = _TOLD_APART | _ALSO_TOLD_APART.get(type(said), frozenset())
@@ -180,38 +192,36 @@ def _values(said: object) -> Iterator[str]:
         elif isinstance(value, bool):
             yield field.name if value else f"{field.name}=no"
         else:
-            yield f"{field.name}={_text(value, is_literal=not field.repr)}"
+            yield f"{field.name}={_text(value, mark_key, is_literal=not field.repr)}"
 
 
-def _text(value: object, *, is_literal: bool = False) -> str:
+def _text(value: object, mark_key: bytes, *, is_literal: bool = False) -> str:
     match value:
         case c.Text(content_hash, octets):
-            return f"{{{len(octets)} {content_hash[:HASH_BYTES].hex()}}}"
+            return f"{{{len(octets)} {_mark(content_hash, mark_key)}}}"
+        case bytes() if is_literal:
+            return _literal(value, mark_key)
         case bytes():
-            return _literal(value) if is_literal else value[: ID_BYTES if len(value) <= ID_BYTES else HASH_BYTES].hex()
+            return value.hex() if len(value) <= ID_BYTES else _mark(value, mark_key)
         case Dot():
             return f"[{entry_name(value)}]"
         case UidSet():
-            return _cut(str(value))
+            return cut(str(value))
         case tuple():
-            listed = [_text(one) for one in value[:LISTED_MAX]]
+            listed = [_text(one, mark_key) for one in value[:LISTED_MAX]]
             more = [f"and {len(value) - LISTED_MAX} more"] if len(value) > LISTED_MAX else []
             return f"({' '.join([*listed, *more])})"
         case str():
-            return value if len(value) <= TEXT_MAX and _WORD.fullmatch(value) else _quoted(value)
+            return word(value)
         case _ if is_dataclass(value):
-            return f"({' '.join(_values(value))})"
+            return f"({' '.join(_values(value, mark_key))})"
         case _:
             return str(value)
 
 
-def _literal(octets: bytes) -> str:
-    return f"{{{len(octets)} {sha256(octets).digest()[:HASH_BYTES].hex()}}}"
+def _literal(octets: bytes, mark_key: bytes) -> str:
+    return f"{{{len(octets)} {_mark(sha256(octets).digest(), mark_key)}}}"
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}..."
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(_cut(text), ensure_ascii=False)
+def _mark(content_hash: bytes, mark_key: bytes) -> str:
+    return blake2b(content_hash, digest_size=MARK_BYTES, key=mark_key).hexdigest()

@@ -1,6 +1,6 @@
 """The events of a trace, as the JSON API has them.
 
-Neither mail nor secrets are among them: literals are told by their size and the first octets of their SHA-256.
+Neither mail nor secrets are among them: literals are told by their size and a mark, see `descriptions`.
 """
 
 from __future__ import annotations

@@ -109,7 +109,11 @@ async def test_silence_is_a_comment(client: Conversation, links: FixedLinks) -> 
     [
         ("?peer=dc9", 404, "dc1 has no peer 'dc9'; its peers: dc2, dc3"),
         ("?command=SAV", 400, "did you mean SAVE?"),
-        ("?command=SAVE,%1b", 400, "there is no command '\\x1b'; the names are ACK, "),
+        ("?command=SAVE,%1b", 400, "traces show no command '\\x1b'; the names are ACK, "),
+        ("?command=FETHC", 400, "did you mean FETCH?"),
+        ("?command=HELLO", 400, "traces show no command 'HELLO'"),
+        ("?command=", 400, "command names none"),
+        ("?command=%20,,", 400, "command names none"),
         ("?commands=SAVE", 400, "'commands' is unknown here"),
     ],
 )

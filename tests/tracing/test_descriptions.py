@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, is_dataclass, replace
+from hashlib import sha256
 from typing import TypeVar, cast
 
 import msgpack
@@ -20,6 +22,7 @@ from tests.protocol import strategies
 from tests.tracing.fixed_links import INBOX_ID, OTHER_ID
 
 SECRET = b"the text of a mail"
+KEY = b"k" * 16
 
 T = TypeVar("T")
 
@@ -40,9 +43,9 @@ def with_secret(value: T) -> T:
 
 @pytest.mark.parametrize("kind", [*strategies.COMMANDS, *strategies.REPLIES], ids=lambda kind: kind.__name__)
 @given(data=st.data())
-def test_literals_are_told_by_size_and_hash_only(kind: type, data: st.DataObject) -> None:
+def test_literals_are_told_by_size_and_mark_only(kind: type, data: st.DataObject) -> None:
     said = cast("c.Command | c.Reply", with_secret(data.draw(strategies.of_class(kind))))
-    detail = describe(said, ()).detail
+    detail = describe(said, (), KEY).detail
     assert "the text" not in detail
     assert SECRET.hex()[:20] not in detail
     assert ("{18 " in detail) == any(SECRET in octets for octets in literals_of(said))
@@ -75,7 +78,7 @@ def test_name_stands_for_those_that_begin_with_it() -> None:
 
 def test_entry_that_a_command_brings() -> None:
     header = c.EntryHeader(Dot("dc1.a", 17), (), 1, 42, b"d" * 16, change=1, changes=3)
-    told = describe(c.Store(3, UidSet.of([4, 5]), ("\\Seen",), (), entry=header), (Place("ann", INBOX_ID),))
+    told = describe(c.Store(3, UidSet.of([4, 5]), ("\\Seen",), (), entry=header), (Place("ann", INBOX_ID),), KEY)
     assert told.entries == ("dc1.a 17",)
     assert told.detail == "uids=4:5 added=(\\Seen) modseq=42 change=2/3"
 
@@ -90,8 +93,19 @@ def entry(seq: int, user: str, mailbox_id: bytes) -> Entry:
     return Entry(Dot("dc1.a", seq), (), 1, 1, user, mailbox_id, 7, changes)
 
 
+def test_equal_literals_have_equal_marks_by_one_key_only() -> None:
+    def mark(said: c.Command | c.Reply, key: bytes) -> str:
+        return re.findall(r"[0-9a-f]{8}", describe(said, (), key).detail)[0]
+
+    for said in (c.Content(SECRET), c.Annotate("ann", b"", SECRET), c.FetchHash(sha256(SECRET).digest())):
+        assert mark(said, KEY) == mark(c.Content(SECRET), KEY)
+        assert mark(said, KEY) != mark(said, b"l" * 16)
+        assert sha256(SECRET).hexdigest()[:8] not in describe(said, (), KEY).detail
+    assert mark(c.Content(SECRET), KEY) != mark(c.Content(SECRET + b"!"), KEY)
+
+
 def test_batch_is_told_by_its_entries() -> None:
-    told = describe(batch(entry(4, "ann", INBOX_ID), entry(5, "bob", OTHER_ID), entry(6, "ann", INBOX_ID)), ())
+    told = describe(batch(entry(4, "ann", INBOX_ID), entry(5, "bob", OTHER_ID), entry(6, "ann", INBOX_ID)), (), KEY)
     assert told.places == (Place("ann", INBOX_ID), Place("bob", OTHER_ID))
     assert told.entries == ("dc1.a 4", "dc1.a 5", "dc1.a 6")
     assert told.detail == "MailAdd=3 FlagAdd=3 bodies=3/3702B"
@@ -100,13 +114,13 @@ def test_batch_is_told_by_its_entries() -> None:
 def test_folder_that_a_batch_makes_has_its_name_there() -> None:
     create = FolderCreate(INBOX_ID, "INBOX", 7)
     tree = Entry(Dot("dc1.a", 3), (), 1, 1, "ann", tree_id("ann"), 0, (create,))
-    told = describe(batch(tree, entry(4, "ann", INBOX_ID)), ())
+    told = describe(batch(tree, entry(4, "ann", INBOX_ID)), (), KEY)
     assert told.places == (Place("ann", tree_id("ann"), None, is_tree=True), Place("ann", INBOX_ID, "INBOX"))
 
 
 @given(strategies.literals | st.binary(max_size=200).map(lambda octets: msgpack.packb([("dc1.a", 1, octets, [])])))
 def test_batch_that_makes_no_sense_is_told_by_its_size(packed: bytes) -> None:
-    told = describe(c.Entries(packed), ())
+    told = describe(c.Entries(packed), (), KEY)
     assert told.entries == ()
     assert told.detail.startswith(f"unreadable={{{len(packed)} ") or not told.detail  # a batch of nothing
 
@@ -122,5 +136,5 @@ def test_batch_that_makes_no_sense_is_told_by_its_size(packed: bytes) -> None:
     ],
 )
 def test_batch_with_values_of_other_kinds_is_no_defect(item: object) -> None:
-    told = describe(c.Entries(msgpack.packb([item])), ())
+    told = describe(c.Entries(msgpack.packb([item])), (), KEY)
     assert (told.places, told.detail[:12]) == ((), "unreadable={")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
+import msgpack
 import pytest
 import trio
 import trio.testing
@@ -12,10 +13,12 @@ import trio.testing
 from protocol import commands as c
 from protocol.values import Dot, UidSet
 from replicator.errors import UnavailableError
+from replicator.tracing.descriptions import Key
 from replicator.tracing.folder_names import AGAIN_S, FRESH_S, FolderNames
 from replicator.tracing.traced import LeftOut, LinkEnded, TracedCommand, TracedPlace, TraceEnded
 from replicator.tracing.tracer import (
     BEAT_S,
+    DEFECT,
     HEAVY_BYTES,
     QUEUE_BYTES,
     QUEUE_COMMANDS,
@@ -26,6 +29,7 @@ from replicator.tracing.tracer import (
     Tracer,
     Wanted,
 )
+from resync.entry import Entry
 from tests.one_node import run_inline
 from tests.tracing.fixed_links import INBOX_ID, NOW_MS, OTHER_ID, FixedLink, FixedLinks, inbox_of
 
@@ -165,6 +169,60 @@ async def test_filters() -> None:
         assert isinstance(event, TracedCommand)
         assert [place.mailbox for place in event.places] == ["Work"]
         assert await names(of_mailbox, 1) == ["SYNC-MAILBOX"]
+
+
+async def test_names_of_others_are_not_read_for_a_trace_of_one_user() -> None:
+    asked = list[str]()
+
+    async def read(user: str) -> Mapping[bytes, str]:
+        asked.append(user)
+        return await names_of(user)
+
+    def entries_of(user: str) -> c.Entries:
+        entry = Entry(Dot("dc1.a", 1), (), 1, 1, user, INBOX_ID, 7, ())
+        return c.Entries(msgpack.packb([(*entry.dot, entry.pack(), [])]))
+
+    links = FixedLinks()
+    with tracer_of(links, read).trace(Wanted(user="ann")) as trace:
+        links.hears(entries_of("bob"))
+        links.hears(entries_of("ann"))
+        [told] = await commands(trace, 1)
+    assert [place.mailbox for place in told.places] == ["INBOX"]
+    assert asked == ["ann"]
+
+
+async def test_a_defect_ends_the_traces_and_no_link(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(FixedLink):
+        def numbers(self, *, sent: bool) -> Mapping[int, Key]:
+            raise KeyError(sent)
+
+    links = FixedLinks([FixedLink("dc2"), Broken("dc3")])
+    tracer = tracer_of(links)
+    with tracer.trace(Wanted()) as one, tracer.trace(Wanted(peer="dc2")) as other:
+        links.says(c.Ping(), "r1")
+        links.says(c.Ping(), "r2", to=1)
+        links.says(c.Ping(), "r3", to=1)
+        for trace in (one, other):
+            assert await names(trace, 1) == ["PING"]
+            assert await trace.next() == TraceEnded(DEFECT)
+        assert links.observer is None
+        with tracer.trace(Wanted()) as later:
+            assert links.observer is tracer
+            links.says(c.Ping(), "r4")
+            assert await names(later, 1) == ["PING"]
+    assert links.observer is None
+    assert [record.message for record in caplog.records] == ["traces have failed, and end"]
+
+
+async def test_marks_are_of_one_trace() -> None:
+    links = FixedLinks()
+    tracer = tracer_of(links)
+    with tracer.trace(Wanted()) as one, tracer.trace(Wanted()) as other:
+        for _ in range(2):
+            links.hears(c.Annotate("ann", b"", b"value"))
+        first, second = await commands(one, 2)
+        assert first.detail == second.detail
+        assert first.detail != (await commands(other, 2))[0].detail
 
 
 async def test_what_does_not_fit_is_counted() -> None:

@@ -98,7 +98,7 @@ def test_names_that_others_chose_do_not_reach_the_terminal_as_commands(cluster: 
             client.command(f'APPEND "{FOLDER}" {{{len(SECRET)}+}}\r\n{SECRET}')
         shown = read_to_end(reader)
         assert process.wait(LIMIT_S) == 0
-    assert "alice/fdp?.exe" in shown
+    assert 'alice/"fdp?.exe"' in shown
     assert all(line.isprintable() and len(line) <= 80 for line in shown.split("\r\n")), shown
 
 

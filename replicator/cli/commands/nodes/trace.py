@@ -29,6 +29,7 @@ from replicator.tracing.traced import (
     TraceEvent,
     document_of,
 )
+from replicator.tracing.words import word
 
 ID_CHARS = 8  # of the id of a mailbox that has no name here
 
@@ -39,7 +40,7 @@ _NAMES = {kind: name for name, kind in EVENTS.items()}
 @click.argument("peer", required=False)
 @click.option("--command", "commands", metavar="NAME,...", help="Only these commands, and the replies to them.")
 @click.option("--user", help="Only commands about mailboxes of this user.")
-@click.option("--mailbox", help="Only commands about folders of this name.")
+@click.option("--mailbox", help="Only commands about folders that have this name when they are shown.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="N", help="End after so many seconds.")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after so many commands.")
 @node_options
@@ -59,9 +60,9 @@ def trace(
     """Show the commands between a node and its peers, or PEER, as they are sent (->) and received (<-), until Ctrl-C.
 
     Each line has the time, the peer, the command, the size before compression, the mailboxes, the entries in brackets,
-    the tag, and the other values. Neither mail nor secrets are shown: a literal is {OCTETS HASH}, with the first octets
-    of its SHA-256. On a terminal, lines are cut to its width. With --json, each event is a line. A node that is busier
-    than the terminal is fast leaves commands out, and tells how many.
+    the tag, and the other values. Neither mail nor secrets are shown: a literal is {OCTETS MARK}, and equal ones have
+    the same mark during the trace. On a terminal, lines are cut to its width. With --json, each event is a line. A node
+    that is busier than the terminal is fast leaves commands out, and tells how many.
     """
     listener = _Listener(count, seconds, as_json=as_json)
     try:
@@ -151,9 +152,11 @@ def _command(one: TracedCommand) -> str:
 
 
 def _place(place: TracedPlace) -> str:
+    user = word(place.user, without="/,")
     if place.is_tree:
-        return f"{place.user} (folders)"
-    return f"{place.user}/{place.mailbox or '#' + place.mailbox_id[:ID_CHARS]}"
+        return f"{user} (folders)"
+    folder = f"#{place.mailbox_id[:ID_CHARS]}" if place.mailbox is None else word(place.mailbox, without="#,")
+    return f"{user}/{folder}"
 
 
 def _entries(names: Sequence[str]) -> str:
