@@ -77,8 +77,8 @@ class FolderList:
 class ChosenMail:
     """Mail of a folder that is chosen to be expunged, as `node` shows it, as far as it was looked at.
 
-    `uids`: as a set, such as `1:3,7`; what it names is there. `unread`: so many more might have the Message-ID, but no
-    body of theirs can be read. `after`: where to go on looking; None: all has been looked at.
+    `uids`: as a set, such as `1:3,7`; what it names is there. `unchecked`: so many more might have the Message-ID, but
+    no body of theirs can be read. `after`: where to go on looking; None: all has been looked at.
     """
 
     node: str
@@ -90,7 +90,7 @@ class ChosenMail:
     size_bytes: int
     oldest_ms: int | None  # when it was received; None: there is none
     newest_ms: int | None
-    unread: int
+    unchecked: int
     after: int | None
     keep_expunged_s: float
 

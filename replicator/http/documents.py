@@ -21,7 +21,7 @@ class LivenessDocument(TypedDict):
 
 
 class StoppingDocument(TypedDict):
-    """The name of a node that stops. `managed`: a service manager has started it, and may start it anew."""
+    """The name of a node that stops. `managed`: systemd has started it, and may start it anew."""
 
     sid: str
     managed: bool

@@ -124,7 +124,8 @@ GROUPS = (
         Shown("DELETE", "/api/v1/drain", (Call("/api/v1/drain", 200, "the drain has ended"),)),
         Shown("POST", "/api/v1/stop", (
             Call("/api/v1/stop", 202, "the node ends now; other nodes become masters"),
-        ), told="`managed`: a service manager has started the node, and may start it anew."),
+        ), told="`managed`: systemd has started the node, with NOTIFY_SOCKET (our unit does), and may start it anew;"
+                   " other supervisors may do so, too, and are not known."),
         Shown("POST", "/api/v1/search/rebuild",
               (Call("/api/v1/search/rebuild", 202, "what there was; the work goes on in the background"),),
               told="409: this node keeps no [search texts](operations.md#searching)."),
@@ -244,12 +245,12 @@ GROUPS = (
             Call(f"{_USER}/folders/INBOX/chosen?uids=2:*&before_ms=1795132800001", 200,
                  "what would be expunged; if `after` is not null, ask again after it"),
             Call(f"{_USER}/folders/None/chosen", 404, "there is no such folder"),
-        ), told="`unread`: so many could not be looked at for their Message-ID."),
+        ), told="`unchecked`: so many could not be looked at for their Message-ID."),
         Shown("POST", "/api/v1/users/{user}/folders/{name}/expunge", (
             Call(f"{_USER}/folders/INBOX/expunge", 200, "it is gone, durably",
                  _json({"node": "dc1", "uidvalidity": UIDVALIDITY, "uids": "3"})),
-            Call(f"{_USER}/folders/INBOX/expunge", 409, "the look was at another node, or before a merge that has"
-                 " changed all UIDs; nothing is removed",
+            Call(f"{_USER}/folders/INBOX/expunge", 409, "the look was at another node, or another folder has got"
+                 " this name since, or a merge has changed all UIDs; nothing is removed",
                  _json({"node": "dc2", "uidvalidity": UIDVALIDITY, "uids": "3"})),
         ), "`node`, `uidvalidity` and `uids` as a look has told them, all required; 1000 UIDs at most",
               "`missing`: so many UIDs named nothing any more. `replicator undelete` brings the mail back until"

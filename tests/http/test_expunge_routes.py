@@ -86,7 +86,7 @@ async def test_a_look_tells_a_page_of_what_is_chosen_and_removes_nothing(
         "size_bytes": sum(len(body(number)) for number in range(1, 11)),
         "oldest_ms": 1000,
         "newest_ms": 10_000,
-        "unread": 0,
+        "unchecked": 0,
         "after": 10,
         "keep_expunged_s": ContentConfig().keep_expunged_s,
     }
@@ -144,7 +144,7 @@ async def test_message_ids_are_found_in_outlines_without_reading_bodies(
 
     monkeypatch.setattr(mail, "read_bodies", read_bodies)
     found = [(await look(client, f"?message_id=3%40example.org&after={after}")).json for after in (0, 10, 20)]
-    assert [(one["uids"], one["unread"]) for one in found] == [("3", 0), ("13", 0), ("23", 0)]
+    assert [(one["uids"], one["unchecked"]) for one in found] == [("3", 0), ("13", 0), ("23", 0)]
 
 
 async def test_mail_whose_header_cannot_be_read_is_counted(
@@ -153,12 +153,12 @@ async def test_mail_whose_header_cannot_be_read_is_counted(
     for uid in (2, 3, 7):
         await mail.lose_body(view.messages[uid])
     found = (await look(client, "?message_id=3%40example.org")).json
-    assert (found["uids"], found["unread"], found["after"]) == ("", 3, 10)
+    assert (found["uids"], found["unchecked"], found["after"]) == ("", 3, 10)
     found = (await look(client, "?message_id=3%40example.org&after=10")).json
-    assert (found["uids"], found["unread"]) == ("13", 0)
+    assert (found["uids"], found["unchecked"]) == ("13", 0)
     monkeypatch.setattr(expunge_routes, "READ_S", 0.0)
     found = (await look(client, "?message_id=3%40example.org&after=20")).json
-    assert (found["uids"], found["unread"]) == ("", 5), "those for which there is no time"
+    assert (found["uids"], found["unchecked"]) == ("", 5), "those for which there is no time"
 
 
 async def test_the_deed_removes_what_it_names_and_keeps_it_for_undelete(

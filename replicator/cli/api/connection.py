@@ -46,7 +46,11 @@ class NodeError(CommandError):
 
 
 class UnreachableError(NodeError):
-    """The node does not answer."""
+    """The node does not answer. `is_connected`: it takes connections, and may have done what was asked."""
+
+    def __init__(self, url: NodeUrl, detail: str, *, is_connected: bool = True) -> None:
+        super().__init__(url, detail)
+        self.is_connected = is_connected
 
 
 class RefusedError(NodeError):
@@ -114,8 +118,9 @@ class NodeConnection:
         try:
             yield
         except (OSError, http.client.HTTPException) as error:
+            is_connected = self._connection.sock is not None
             self._connection.close()
-            raise UnreachableError(self._url, _why_unreachable(self._url, error)) from error
+            raise UnreachableError(self._url, _why_unreachable(self._url, error), is_connected=is_connected) from error
 
     def refusal(self, response: http.client.HTTPResponse, document: object) -> RefusedError:
         """Return the error that an answer tells."""
@@ -174,9 +179,14 @@ class _OwnSocketConnection(http.client.HTTPConnection):
 
     def connect(self) -> None:
         """Connect. Raises OSError."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self._timeout_s)
-        self.sock.connect(str(self._path))
+        connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connecting.settimeout(self._timeout_s)
+            connecting.connect(str(self._path))
+        except OSError:
+            connecting.close()
+            raise
+        self.sock = connecting
 
 
 def _connection(url: NodeUrl, timeout_s: float) -> http.client.HTTPConnection:

@@ -63,10 +63,10 @@ async def get_chosen(services: HttpServices, request: Request) -> Response:
     view = await services.mail.open_mailbox(folder)
     looked_at = _page(view, uids, after)
     chosen = [one for one in looked_at if before_ms is None or one.received_ms < before_ms]
-    unread = 0
+    unchecked = 0
     if wanted_id is not None:
         finder = _Finder(services, wanted_id)
-        chosen, unread = await finder.found(chosen), finder.unread
+        chosen, unchecked = await finder.found(chosen), finder.unchecked
     received = [one.received_ms for one in chosen]
     found = ChosenMail(
         node=services.sid,
@@ -78,7 +78,7 @@ async def get_chosen(services: HttpServices, request: Request) -> Response:
         size_bytes=sum(one.size_bytes for one in chosen),
         oldest_ms=min(received, default=None),
         newest_ms=max(received, default=None),
-        unread=unread,
+        unchecked=unchecked,
         after=looked_at[-1].uid if len(looked_at) == LOOKED_AT else None,
         keep_expunged_s=services.keep_expunged_s,
     )
@@ -146,7 +146,7 @@ def _left(view: MailboxView, before: Mapping[int, Message], uidnext: int) -> int
 
 
 class _Finder:
-    """Finds messages by a Message-ID, until `until`. `unread`: those of which no header could be read."""
+    """Finds messages by a Message-ID, until `until`. `unchecked`: those of which no header could be read."""
 
     def __init__(self, services: HttpServices, wanted: str) -> None:
         self._mail = services.mail
@@ -154,7 +154,7 @@ class _Finder:
         self._run_in_thread = services.run_in_thread
         self._wanted = wanted
         self._until = trio.current_time() + READ_S
-        self.unread = 0
+        self.unchecked = 0
 
     async def found(self, messages: Sequence[Message]) -> list[Message]:
         """Return those of the messages that have it. Raises MailError."""
@@ -186,7 +186,7 @@ class _Finder:
                 if names[message.content_hash] == self._wanted:
                     found.append(message)
                 read += 1
-        self.unread += len(messages) - read
+        self.unchecked += len(messages) - read
         return found
 
     def _names(self, bodies: Mapping[bytes, BodyReader]) -> dict[bytes, str | None]:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from http import HTTPStatus
 from itertools import islice
 from pathlib import Path
 
@@ -37,8 +38,9 @@ Choice = Mapping[str, str]
 class ExpungeReport:
     """The mail that was chosen, and what came of it; see `ChosenMail` and `ExpungeResult`.
 
-    `expunged` of the `messages` are gone; `missing` had gone before, or have other UIDs now. `stopped`: why the rest
-    stays.
+    `expunged` of the `messages` are gone; `missing` had gone before, or have other UIDs now. `unchecked`: see
+    `ChosenMail`. `stopped`: why the rest stays. `uncertain`: so many of the rest may be gone, since the node was asked
+    to expunge them and its answer is not known.
     """
 
     user: str
@@ -48,17 +50,23 @@ class ExpungeReport:
     size_bytes: int
     oldest_ms: int | None
     newest_ms: int | None
-    unread: int
+    unchecked: int
     expunged: int = 0
     missing: int = 0
     until_ms: int | None = None
     stopped: str | None = None
+    uncertain: int = 0
 
 
 @click.command()
 @click.argument("user")
 @click.argument("mailbox")
-@click.option("--uid", "uids", metavar="SET", help="The mail with these UIDs: 7,30:39,100:* (all from 100 on).")
+@click.option(
+    "--uid",
+    "uids",
+    metavar="SET",
+    help="The mail with these UIDs: 7,30:39,100:* (all from 100 on). A bare * is refused.",
+)
 @click.option(
     "--before",
     metavar="WHEN",
@@ -88,8 +96,9 @@ def expunge(
 
     Name the mail by one of --uid, --before, --message-id and --all. The command tells how much it is, and asks. What
     it has not counted it does not remove, such as mail that arrives meanwhile. The nodes keep expunged mail for
-    `content.keep_expunged`, and `replicator undelete` brings it back until then. Exit code 0 if all is gone that was
-    chosen, 1 otherwise.
+    `content.keep_expunged`, and `replicator undelete` brings it back until then. An interrupt ends the command; the
+    batch of up to 1000 mails that is on its way then may go all the same. Exit code 0 if all is gone that was chosen,
+    1 otherwise.
     """
     if "" in {user, mailbox}:
         raise click.UsageError("USER and MAILBOX must not be empty")
@@ -104,7 +113,7 @@ def expunge(
             size_bytes=seen.size_bytes,
             oldest_ms=seen.oldest_ms,
             newest_ms=seen.newest_ms,
-            unread=seen.unread,
+            unchecked=seen.unchecked,
         )
         if seen.messages and not dry_run:
             if not yes:
@@ -159,7 +168,7 @@ def _look(client: NodeClient, user: str, mailbox: str, choices: Sequence[Choice]
         size_bytes=sum(page.size_bytes for page in pages),
         oldest_ms=min(oldest, default=None),
         newest_ms=max(newest, default=None),
-        unread=sum(page.unread for page in pages),
+        unchecked=sum(page.unchecked for page in pages),
         after=None,
     )
 
@@ -181,13 +190,21 @@ def _expunge(client: NodeClient, seen: ChosenMail, report: ExpungeReport) -> Non
         with Progress(*columns, console=console(stderr=True), disable=not sys.stderr.isatty()) as progress:
             task = progress.add_task("Expunging", total=seen.messages)
             while some := list(islice(uids, AT_ONCE)):
+                report.uncertain = len(some)
                 result = client.expunge(seen, UidSet.of(some))
+                report.uncertain = 0
                 report.expunged += result.messages
                 report.missing += result.missing
                 report.until_ms = result.until_ms
                 progress.advance(task, len(some))
-    except (UnreachableError, RefusedError) as error:
+    except UnreachableError as error:
         report.stopped = error.message
+        if not error.is_connected:
+            report.uncertain = 0
+    except RefusedError as error:
+        report.stopped = error.message
+        if error.status < HTTPStatus.INTERNAL_SERVER_ERROR:  # others come of what may have happened all the same
+            report.uncertain = 0
     except KeyboardInterrupt:
         report.stopped = "interrupted"
 
@@ -232,11 +249,16 @@ def _told(seen: ChosenMail, report: ExpungeReport) -> str:
 
 def _problems(report: ExpungeReport) -> Iterator[str]:
     """Yield why not all is gone that was chosen."""
-    if report.unread:
-        yield f"{counted(report.unread, 'mail')} could not be looked at: its body is not here, or takes long"
+    if report.unchecked:
+        yield f"{counted(report.unchecked, 'mail')} could not be looked at: its body is not here, or takes long"
     if report.missing:
         gone = counted(report.missing, "mail")
         yield f"{gone} had gone by then, or a merge has given them other UIDs; run the command again to see"
     if report.stopped is not None:
         left = report.messages - report.expunged - report.missing
         yield f"stopped: {report.stopped}; {counted(left, 'mail')} of those chosen may still be there"
+    if report.uncertain:
+        yield (
+            f"no answer tells whether {counted(report.uncertain, 'mail')} of these went; the node may still be at it:"
+            " run the command again to see"
+        )

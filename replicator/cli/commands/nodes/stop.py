@@ -1,7 +1,8 @@
 """`replicator stop`: ends a node in order, and tells when it is gone.
 
 On the node's machine the command watches the node's process, which it knows by the node's own socket. From elsewhere it
-sees no more than that nobody answers at the node's address.
+sees no more than that nobody answers at the node's address. In neither case does it learn whether the process has ended
+in order, or was killed meanwhile: it is not its parent.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ Sight: TypeAlias = Literal["same", "none", "other"]
 class StopReport:
     """The end of a node. `sessions` (None: not known) end with it; `behind`: nodes that lack some of its entries then.
 
-    `seen`: the process has ended; False: it is known only that nobody answers. `took_s`: from the request on.
+    `managed`: systemd has started it, with a socket for notices (NOTIFY_SOCKET); other supervisors cannot be told.
+    `seen`: the process has ended, in order or not; False: it is known only that nobody answers. `took_s`: from the
+    request on.
     """
 
     node: str
@@ -70,9 +73,11 @@ def stop(drain_s: float | None, config_file: Path | None, url: str | None, *, as
     """End the node in order, as SIGTERM does, and wait until it is gone.
 
     What is being written is finished, clients are told to connect again, and other nodes become masters. With --drain
-    the node calls itself unhealthy first, as by `replicator drain`, so that balancers choose other nodes. A service
-    manager that starts the node anew is named, and the exit code is 1: stop the node by the service manager then. An
-    interrupt ends the command, not what it has begun.
+    the node calls itself unhealthy first, as by `replicator drain`, so that balancers choose other nodes. If systemd
+    has started the node (Type=notify, as our unit does) and starts it anew, the command says so, and the exit code is
+    1: use `systemctl stop` there. It does not look for other supervisors, such as containers with a restart policy:
+    stop the node by these. It does not tell an orderly end from a kill in between: whoever has started the node learns
+    that by its exit code. An interrupt ends the command, not what it has begun.
     """
 
     def say(line: str) -> None:
@@ -97,7 +102,7 @@ def stop(drain_s: float | None, config_file: Path | None, url: str | None, *, as
     say(f"{node.name} {gone}, after {report.took_s:.1f} s")
     if report.managed and not report.started_anew:
         say(f"a service manager has started it, and may start it anew: looking for {ANEW_S:g} s")
-        report.started_anew = _is_started_anew(node)
+        report.started_anew = is_started_anew(node)
     if as_json:
         echo_json(asdict(report))
     if report.started_anew:
@@ -165,8 +170,8 @@ def _wait(node: NodeUrl, origin: str | None, process: int | None, report: StopRe
     raise CommandError(f"{node.name} still runs after {STOP_S:g} s; its log may say why")
 
 
-def _is_started_anew(node: NodeUrl) -> bool:
-    """Return True as soon as a process answers for the node that is gone, False if none does for some time."""
+def is_started_anew(node: NodeUrl) -> bool:
+    """Return True as soon as a process serves in place of one that is gone, False if none does for `ANEW_S`."""
     until = time.monotonic() + ANEW_S
     while time.monotonic() < until:
         if _sight(node, GONE) == "other":
@@ -176,11 +181,16 @@ def _is_started_anew(node: NodeUrl) -> bool:
 
 
 def _sight(node: NodeUrl, origin: str | None) -> Sight:
-    """Return who answers. Without an origin to tell it by, another process is taken for the same."""
+    """Return who answers. Without an origin to tell it by, another process is taken for the same.
+
+    A refusal, or silence at a connection, is an answer, too: nodes give both while they start.
+    """
+    unknown: Sight = "other" if origin == GONE else "same"
     try:
         with NodeClient(node, timeout_s=ANSWER_S) as client:
             return "same" if origin in {None, client.status().origin} else "other"
     except UnreachableError as error:
-        return "same" if isinstance(error.__cause__, TimeoutError) else "none"
+        is_silent = isinstance(error.__cause__, TimeoutError)
+        return unknown if is_silent and (error.is_connected or origin != GONE) else "none"
     except RefusedError:
-        return "same"
+        return unknown

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from math import ceil
 from pathlib import Path
 
 import click
@@ -150,7 +151,7 @@ def _show(node: NodeUrl, watch: Watch, *, as_json: bool) -> bool:
         click.echo(f"Error: {error.message}", err=True)
         return False
     if view is not None and as_json:
-        click.echo(json.dumps(asdict(view), ensure_ascii=False))
+        click.echo(json.dumps(asdict(view)))
     elif view is not None:
         begin_screen()
         echo(console(), *_parts(view))
@@ -201,19 +202,22 @@ class Watch:
         Raises UnreachableError, RefusedError.
         """
         status = self._client.status()
+        answered_s = time.monotonic()
         figures = self._client.parsed_by(Figures, self._client.metrics())
         at_s = time.monotonic()
-        self._look_at_sessions(status.clock_ms)
+        self._look_at_sessions(status.clock_ms, answered_s)
         before, self._before = self._before, (status.origin, at_s, figures)
         if before is None or before[0] != status.origin:
             return None
         return self._view(status, Pace(before[2], figures, at_s - before[1]))
 
-    def _look_at_sessions(self, clock_ms: int) -> None:
+    def _look_at_sessions(self, clock_ms: int, answered_s: float) -> None:
+        """Look at the sessions, unless it is too early. The node's clock was at `clock_ms` when it was `answered_s`."""
         began = time.monotonic()
         if began >= self._rest_until:
-            self._sessions, self._sessions_ms = self._client.sessions(None, None), clock_ms
+            self._sessions = self._client.sessions(None, None)
             ended = time.monotonic()
+            self._sessions_ms = clock_ms + ceil(1000 * (ended - answered_s))
             self._rest_until = ended + REST * (ended - began)
 
     def _view(self, status: NodeStatus, pace: Pace) -> TopView:

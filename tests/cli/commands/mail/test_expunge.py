@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from replicator.cli.api.client import NodeClient
 from replicator.cli.api.connection import RefusedError
 from replicator.cli.commands.mail import expunge as command
 from replicator.cli.target import parse_url
-from replicator.errors import DurabilityError
+from replicator.errors import DurabilityError, FolderNotFoundError, MailError
 from replicator.http.mail import expunge_routes
 from replicator.mail.mailstore import NewMessage
 from tests.cli.conftest import Invoke
@@ -86,7 +87,8 @@ def test_json_tells_what_was_chosen_and_what_came_of_it(node: ServedNode, invoke
     assert told.pop("until_ms") > 0
     assert told == {
         "user": "alice", "mailbox": "INBOX", "dry_run": False, "messages": 3, "size_bytes": 3 * len(text(1)),
-        "oldest_ms": 2 * DAY_MS, "newest_ms": 4 * DAY_MS, "unread": 0, "expunged": 3, "missing": 0, "stopped": None,
+        "oldest_ms": 2 * DAY_MS, "newest_ms": 4 * DAY_MS, "unchecked": 0, "expunged": 3, "missing": 0, "stopped": None,
+        "uncertain": 0,
     }  # fmt: skip
 
 
@@ -112,8 +114,11 @@ def test_a_terminal_is_asked(node: ServedNode, typed: bytes, code: int, left: in
     assert "Go on? [y/N]" in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("error", "uncertain"), [(DurabilityError("too few nodes"), 2), (FolderNotFoundError("too few nodes"), 0)]
+)
 def test_what_stops_the_command_is_told_with_what_is_done_by_then(
-    node: ServedNode, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+    node: ServedNode, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, error: MailError, uncertain: int
 ) -> None:
     batches = 0
 
@@ -121,7 +126,7 @@ def test_what_stops_the_command_is_told_with_what_is_done_by_then(
         nonlocal batches
         batches += 1
         if batches == 3:
-            raise DurabilityError("too few nodes")
+            raise error
 
     monkeypatch.setattr(node.mail, "before_change", third)
     result = invoke("expunge", "alice", "INBOX", "--all", "--yes", "--url", node.url)
@@ -129,6 +134,27 @@ def test_what_stops_the_command_is_told_with_what_is_done_by_then(
     assert result.stdout.startswith("expunged 4 mails of alice's INBOX; until ")
     assert "stopped: " in result.stderr
     assert "too few nodes; 3 mails of those chosen may still be there" in result.stderr
+    assert ("no answer tells whether 2 mails of these went" in result.stderr) == bool(uncertain)
+
+
+def test_an_interrupt_leaves_the_batch_on_its_way_uncertain(
+    node: ServedNode, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches, is_over = 0, trio.Event()
+
+    async def third(_user: str) -> None:
+        nonlocal batches
+        batches += 1
+        if batches == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+            await is_over.wait()
+
+    monkeypatch.setattr(node.mail, "before_change", third)
+    result = invoke("expunge", "alice", "INBOX", "--all", "--yes", "--json", "--url", node.url)
+    trio.from_thread.run_sync(is_over.set, trio_token=node.token)
+    told = json.loads(result.stdout)
+    assert (result.exit_code, told["expunged"], told["stopped"], told["uncertain"]) == (1, 4, "interrupted", 2)
+    assert "no answer tells whether 2 mails of these went" in result.stderr
 
 
 @pytest.mark.parametrize(
