@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 import trio
 
+from replicator.cli import node_pace
 from replicator.cli.api.client import NodeClient
-from replicator.cli.commands.nodes import top
-from replicator.cli.commands.nodes.top import Figures, Pace, Watch
+from replicator.cli.node_pace import Figures, Pace, Watch
 from replicator.cli.target import parse_url
 from replicator.runtime.sessions import Facts
 from tests.cli.conftest import Invoke
@@ -97,7 +97,7 @@ def test_rates_are_not_told_over_the_start_of_a_node(served: ServedNode) -> None
 def test_sessions_are_asked_for_a_small_part_of_the_time(
     served: ServedNode, monkeypatch: pytest.MonkeyPatch, rest: float, second: int
 ) -> None:
-    monkeypatch.setattr(top, "REST", rest)
+    monkeypatch.setattr(node_pace, "REST", rest)
     with NodeClient(parse_url(served.url)) as client:
         watch = Watch(client)
         watch.look()
