@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -53,15 +54,18 @@ def drain(
                 else f"{node.name} calls itself unhealthy, so that balancers send new clients to other nodes"
             )
         if not undo and not no_wait:
-            for line in _waited(client, kick_after_s):
+            for line in waited(client, kick_after_s):
                 if not as_json:
                     click.echo(line)
     if as_json:
         echo_json(asdict(state))
 
 
-def _waited(client: NodeClient, kick_after_s: float | None) -> Iterator[str]:
-    """Yield what the node still waits for, as it changes, and in the end that it can be stopped."""
+def waited(client: NodeClient, kick_after_s: float | None = None, most_s: float = math.inf) -> Iterator[str]:
+    """Yield what the node still waits for, as it changes, and in the end that it can be stopped.
+
+    After `most_s` seconds it waits no longer.
+    """
     told, began, is_kicked = "", time.monotonic(), False
     while True:
         sessions = client.sessions(None, None)
@@ -78,7 +82,11 @@ def _waited(client: NodeClient, kick_after_s: float | None) -> Iterator[str]:
         if (now := f"waiting for {listed(waits)}") != told:
             told = now
             yield told
-        time.sleep(LOOK_EVERY_S)
+        left_s = began + most_s - time.monotonic()
+        if left_s <= 0:
+            yield f"{most_s:g} s are over"
+            return
+        time.sleep(min(LOOK_EVERY_S, left_s))
 
 
 def _end_all(client: NodeClient) -> int:

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -17,7 +16,7 @@ import click
 
 from replicator.cli.api.client import NodeClient
 from replicator.cli.api.connection import RefusedError, UnreachableError
-from replicator.cli.output import console, counted, echo_json, json_option
+from replicator.cli.output import begin_screen, console, counted, echo_json, json_option
 from replicator.cli.status_tables import LEGEND, NodeAnswer, agreement, parted, show
 from replicator.cli.target import CommandError, NodeUrl, parse_url, token_option, url_of_config
 from replicator.cli.times import parse_duration
@@ -97,8 +96,7 @@ def _watch(nodes: Sequence[NodeUrl], user: str | None, every_s: float, *, as_jso
         if as_json:
             click.echo(json.dumps(to_document(answers)))
         else:
-            click.clear()
-            click.echo(f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S}")
+            begin_screen()
             show(console(), answers)
         _tell_errors(answers)
         time.sleep(every_s)
