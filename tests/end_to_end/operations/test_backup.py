@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 import sqlite3
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -27,6 +29,57 @@ def shown(node: Node) -> set[str]:
     found = {message.token for message in Cache(node.sid).select(client)}
     client.logout()
     return found
+
+
+def run(command: str, node: Node, *options: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "replicator", command, "--config", str(node.data.with_suffix(".toml")), *options]
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_commands_back_up_and_restore_a_busy_node(tmp_path: Path) -> None:
+    copy = tmp_path / "backup"
+    with Cluster(tmp_path / "nodes", ["alice"], size=2) as cluster:
+        dc1, dc2 = cluster.nodes
+        stopped, acknowledged = threading.Event(), list[str]()
+
+        def deliver_on() -> None:
+            with connect_lmtp(dc1.address("lmtp")) as connection:
+                while not stopped.is_set():
+                    token = f"mail{len(acknowledged)}"
+                    deliver(connection, ["alice"], mail(token, LARGE if len(acknowledged) == 3 else 0))
+                    acknowledged.append(token)
+
+        sender = threading.Thread(target=deliver_on)
+        sender.start()
+        while len(acknowledged) < 10:
+            stopped.wait(0.01)
+        at_least = set(acknowledged)
+        done = run("backup", dc1, "--to", str(copy))
+        stopped.set()
+        sender.join()
+        assert done.returncode == 0, done.stderr
+        refused = run("restore", dc1, "--from", str(copy), "--replace")
+        assert (refused.returncode, "another process has it open" in refused.stderr) == (1, True)
+        cluster.wait_until_equal()
+        dc1.kill()
+        dc2.kill()
+        refused = run("restore", dc1, "--from", str(copy))
+        assert (refused.returncode, "give --replace" in refused.stderr) == (1, True)
+        shutil.rmtree(dc1.data)
+        for path in [path for path in copy.rglob("*") if path.is_file()]:
+            sound = path.read_bytes()
+            path.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]) if sound else b"x")
+            refused = run("restore", dc1, "--from", str(copy), "--check")
+            assert (refused.returncode, "damaged" in refused.stderr) == (1, True), (path, refused.stderr)
+            path.write_bytes(sound)
+        done = run("restore", dc1, "--from", str(copy))
+        assert done.returncode == 0, done.stderr
+        dc1.start()
+        assert at_least <= shown(dc1) <= set(acknowledged)
+        dc2.start()
+        cluster.wait_together()
+        cluster.wait_until_equal()
+        assert shown(dc1) == shown(dc2) == set(acknowledged)
 
 
 def back_up(node: Node, database: Path, attachments: Path) -> None:
