@@ -26,9 +26,8 @@ from replicator.imap.services import ImapServices
 from replicator.lmtp.server import LmtpServer
 from replicator.lmtp.services import LmtpServices
 from replicator.lmtp.trace import host_name
-from replicator.mail_doors import addresses_of, mail_handlers
+from replicator.mail_doors import addresses_of, handler_of, mail_handlers
 from replicator.network.certificates import Certificates
-from replicator.network.proxy_header import behind_proxies
 from replicator.network.streams import Handler, Tls, certified, guarded, https, listen, own_socket
 from replicator.node_parts import (
     archive_of,
@@ -69,16 +68,18 @@ from replicator.runtime.metrics import (
     QuotaMetrics,
     RefusalMetrics,
     ReplicationMetrics,
+    SocketmapMetrics,
 )
 from replicator.runtime.process.loop_watch import LoopWatch
 from replicator.runtime.process.service_manager import ServiceManager
 from replicator.runtime.sessions import NodeSessions, Sessions
+from replicator.socketmap import SocketmapServer, SocketmapServices
 from replicator.store.db import schema
 from replicator.store.db.transaction import Transaction
 from replicator.store.repair.database_swap import check_none
 from replicator.store.store import Store
 from replicator.user_table import ClusterUsers
-from replicator.users import UserDirectory
+from replicator.users import Recipients, UserDirectory
 from replicator.workers.core.door_process import CoreServices
 from replicator.workers.core.processes import Doors
 
@@ -128,7 +129,7 @@ async def run_node(
             refusals=refusals,
             is_new=not has_begun,
         )
-        users = await users_of(config, environment)
+        users, recipients = await users_of(config, environment)
         quotas = Quotas(
             store.usage,
             users.quota_limits,
@@ -152,7 +153,12 @@ async def run_node(
             coordinator,
             store,
             environment,
-            problems=lambda: [*users.unreadable(), *doors.problems(), *drain.problems()],
+            problems=lambda: [
+                *users.unreadable(),
+                *recipients.unreadable(),
+                *doors.problems(),
+                *drain.problems(),
+            ],
             certificates=reloading.shown,
             disks=partial(disk_rooms, directories_of(config)),
             restart_for=reloading.restart_for,
@@ -166,6 +172,7 @@ async def run_node(
             environment=environment,
             mail=mail,
             users=users,
+            recipients=recipients,
             tokens=tokens,
             report=report,
             tasks=tasks,
@@ -248,6 +255,7 @@ def _doors(
     environment: Environment,
     mail: ClusterMailStore,
     users: UserDirectory,
+    recipients: Recipients,
     tokens: AccessTokens | None,
     report: StatusReporter,
     tasks: TaskRunner,
@@ -284,7 +292,7 @@ def _doors(
     lmtp = LmtpServer(
         LmtpServices(
             mail=mail,
-            users=users,
+            recipients=recipients,
             node_name=host,
             tls=certificates.for_clients,
             metrics=lmtp_metrics,
@@ -323,9 +331,19 @@ def _doors(
     if doors.peer:
         yield doors.peer, lambda stream: coordinator.connections.accept(tls.accept(stream), client_address(stream))
     if not config.workers.doors:
-        served = mail_handlers(imap, lmtp)
+        socketmap = SocketmapServer(
+            SocketmapServices(
+                recipients=recipients,
+                metrics=SocketmapMetrics(registry),
+                limits=config.limits,
+                refusals=refusals,
+                sessions=sessions,
+                clock_ms=environment.clock_ms,
+            )
+        )
+        served = mail_handlers(imap, lmtp, socketmap)
         for protocol, address in addresses_of(config).items():
-            yield address, behind_proxies(served[protocol], config.proxy)
+            yield address, handler_of(protocol, served, config.proxy)
     if doors.http:
         yield doors.http, _http_door(doors.http, HttpServer(http, Access(tokens_of(config))), certificates)
 

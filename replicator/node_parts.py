@@ -32,7 +32,7 @@ from replicator.store.checkpoints.archive import Archive
 from replicator.store.checkpoints.checkpoint import Home
 from replicator.store.store import Store
 from replicator.user_table import ClusterUsers
-from replicator.users import QuotaLimits, UserDirectory
+from replicator.users import QuotaLimits, Recipients, UserDirectory
 
 log = logging.getLogger(__name__)
 
@@ -47,14 +47,22 @@ def registry_of_process() -> CollectorRegistry:
     return registry
 
 
-async def users_of(config: Config, environment: Environment) -> UserDirectory:
-    """Return the users, and log what is wrong with their file."""
+async def users_of(config: Config, environment: Environment) -> tuple[UserDirectory, Recipients]:
+    """Return the users, and whom addresses reach. Log what is wrong with their files."""
     quota = QuotaLimits(config.quota.storage_bytes, config.quota.messages)
     file, site = config.users.passwd_file, site_of(config)
     is_from_cluster = config.users.source is UserSource.CLUSTER
-    users = UserDirectory(file, quota=quota, clock_ms=environment.clock_ms, site=site, is_from_cluster=is_from_cluster)
+    users = UserDirectory(
+        file,
+        quota=quota,
+        clock_ms=environment.clock_ms,
+        site=site,
+        is_from_cluster=is_from_cluster,
+        masters=config.users.master_passwd_file,
+        separator=config.users.master_separator,
+    )
     await users.load()  # warn of a missing file now, not when the first mail arrives
-    return users
+    return users, Recipients(users, config.lmtp.aliases)
 
 
 def user_table_of(
@@ -127,6 +135,8 @@ def warn_of_files(config: Config, certificates: Certificates) -> None:
     A node does not change the operator's own files.
     """
     warnings = [exposed_directory(config.node.data), exposed_file(config.users.passwd_file)]
+    if config.users.master_passwd_file is not None:
+        warnings.append(exposed_file(config.users.master_passwd_file))
     shareable = filter(None, (config.content.attachments, config.checkpoint.directory))
     warnings += [exposed_directory(directory, may_be_shared=True) for directory in shareable]
     for warning in filter(None, (*warnings, *certificates.exposed(), *faults_of(config, certificates))):

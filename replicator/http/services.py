@@ -165,8 +165,11 @@ class UserOversight(Protocol):
         """Return all users, and what their lines say."""
         ...
 
-    async def try_login(self, name: str, password: str) -> Trial:
-        """Return whether this name and password would let a client in. Raises UnavailableError."""
+    async def try_login(self, name: str, password: str, address: str | None = None) -> Trial:
+        """Return whether this name and password would let a client in, from an IP address; None: from any.
+
+        Raises UnavailableError.
+        """
         ...
 
     def penalties(self) -> Sequence[Penalty]:

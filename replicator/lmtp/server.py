@@ -69,7 +69,7 @@ class _Connection:
         self._machine = LmtpMachine(
             services.node_name,
             services.max_message_bytes,
-            services.users.find,
+            services.recipients.find,
             offers_tls=services.tls() is not None,
         )
 

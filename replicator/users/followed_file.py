@@ -52,7 +52,7 @@ class FollowedFile:
 
     `key`: secret, for decoys if the file has no secret. `site`: where this node is; None: every user's mail is here.
     `is_from_cluster`: the node writes the file itself, once it has the cluster's table of users. `changed` is called
-    after each reading.
+    after each reading. `is_of_masters`: these are master users, and no others.
     """
 
     def __init__(
@@ -64,8 +64,10 @@ class FollowedFile:
         site: Site | None,
         is_from_cluster: bool,
         changed: Callable[[], None],
+        is_of_masters: bool = False,
     ) -> None:
         self._path = path
+        self._is_of_masters = is_of_masters
         self._key = key
         self._run_in_thread = run_in_thread
         self._site = site
@@ -180,7 +182,8 @@ class FollowedFile:
     def _note_read(self, users: int) -> None:
         self._unreadable = None
         self._changed()
-        log.info("users read %s", LogFields({"users": users, "file": self._path}))
+        what = "master users" if self._is_of_masters else "users"
+        log.info("%s read %s", what, LogFields({"users": users, "file": self._path}))
 
     def _replace(self, table: UserTable, decoys: Decoys, *, in_place: bool) -> None:
         """Use another table from now on."""
@@ -226,6 +229,8 @@ class FollowedFile:
         reason = error.strerror if isinstance(error, OSError) else error
         if self.table is not None:
             consequence = "so the node keeps the last users that it could read"
+        elif self._is_of_masters:
+            consequence = "so no master user can log in"
         elif isinstance(error, FileNotFoundError):
             consequence = "so the node accepts neither mail nor logins until `replicator user add` creates it"
         else:

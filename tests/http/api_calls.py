@@ -137,7 +137,8 @@ GROUPS = (
             Call("/api/v1/users/bob/try-login", 200, "`reasons`: why a client would not get in; none: it would",
                  _json({"password": "secret"})),
             Call("/api/v1/users/bob/try-login", 400, "there is no password", _json({})),
-        ), "`password`: neither kept nor logged", told="It counts as nobody's attempt."),
+        ), "`password`: neither kept nor logged; `address`: the client's IP address (any)",
+              told="It counts as nobody's attempt."),
         Shown("GET", "/api/v1/penalties", (Call("/api/v1/penalties", 200, "who is slowed down now"),)),
         Shown("DELETE", "/api/v1/penalties", (
             Call("/api/v1/penalties?of=bob", 200, "those of a user or an address end; if none is named, all"),

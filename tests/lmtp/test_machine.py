@@ -29,6 +29,7 @@ from replicator.lmtp.machine import (
 )
 from replicator.lmtp.replies import reply_for
 from replicator.lmtp.syntax import Address
+from replicator.users import Recipients
 from tests.lmtp.machine_client import DELIVERED, LIMIT, USERS, MachineClient
 
 
@@ -315,7 +316,7 @@ def test_no_answer_is_given_before_delivery(client: MachineClient) -> None:
     client.send(START)
     client.machine.receive(b"DATA\r\nx\r\n.\r\nNOOP\r\n")
     assert [client.machine.advance() for _ in range(4)] == [
-        MessageBegun(Envelope("x", None, (Recipient(Address("alice", ""), "alice"),))),
+        MessageBegun(Envelope("x", None, (Recipient(Address("alice", ""), ("alice",)),))),
         MessageData(b"x\r\n"),
         MessageEnded(),
         None,
@@ -403,7 +404,7 @@ def test_machine_closes_when_its_client_disconnects(client: MachineClient) -> No
 
 
 def machine_with_tls() -> LmtpMachine:
-    machine = LmtpMachine("dc1", LIMIT, USERS.find, offers_tls=True)
+    machine = LmtpMachine("dc1", LIMIT, Recipients(USERS).find, offers_tls=True)
     machine.take_output()
     return machine
 

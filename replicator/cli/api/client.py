@@ -112,9 +112,9 @@ class NodeClient(NodeConnection):
         """Remove a user from the cluster's table."""
         self.ask("DELETE", f"/api/v1/users/{segment(user)}")
 
-    def try_login(self, name: str, password: str) -> Trial:
-        """Return whether a client would get in with this name and password."""
-        body = json.dumps({"password": password}).encode()
+    def try_login(self, name: str, password: str, address: str | None = None) -> Trial:
+        """Return whether a client would get in with this name and password, from an IP address; None: from any."""
+        body = json.dumps({"password": password} | ({} if address is None else {"address": address})).encode()
         document = self.ask("POST", f"/api/v1/users/{segment(name)}/try-login", body=body, content_type=JSON)
         return self.read(Trial, document)
 
