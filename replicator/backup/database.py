@@ -32,9 +32,7 @@ def opened(path: Path) -> sqlite3.Connection:
     """Open the database of a node that may run. The caller changes nothing. Raises BackupError, sqlite3.Error."""
     if not path.is_file():
         raise BackupError(f"{path}: there is no database; has the node ever run with this `node.data`?")
-    connection = schema.open_reader(path)
-    connection.execute("PRAGMA busy_timeout = 10000")
-    return connection
+    return schema.open_reader(path)
 
 
 def opened_copy(path: Path) -> sqlite3.Connection:
