@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -16,10 +17,14 @@ from tests.end_to_end.helpers.in_process import free_ports
 
 @pytest.fixture
 def invoke() -> Invoke:
-    """Run the command line in this process."""
+    """Run the command line in this process, whose umask commands change."""
 
     def run(*arguments: object) -> Result:
-        return CliRunner().invoke(cli, [str(argument) for argument in arguments], prog_name="replicator")
+        before = os.umask(0o022)
+        try:
+            return CliRunner().invoke(cli, [str(argument) for argument in arguments], prog_name="replicator")
+        finally:
+            os.umask(before)
 
     return run
 

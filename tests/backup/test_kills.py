@@ -60,7 +60,7 @@ def test_backup_that_is_killed_is_no_backup(node: NodeFiles, tmp_path: Path) -> 
             finished += 1
         else:
             assert (is_killed, finished) == (True, 0)
-            with pytest.raises(BackupError, match="there is no manifest.jsonl"):
+            with pytest.raises(BackupError, match=r"there is no manifest\.jsonl"):
                 check_backup(node.config, Directory(target), quiet)
         if not is_killed:
             break
