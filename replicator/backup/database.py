@@ -14,6 +14,8 @@ from replicator.store.attachments.construction import Holding
 from replicator.store.bodies.attachment_references import holdings_in
 from replicator.store.db import schema
 
+_MAGIC = b"SQLite format 3\0"
+
 STEP_BYTES = 16 << 20  # copied between two looks at the write-ahead log
 
 Tell = Callable[[int, int], None]
@@ -148,7 +150,13 @@ def prepare(path: Path, owner: tuple[str, str], attach: Callable[[bytes, int], l
 
 
 def fold_log(path: Path) -> None:
-    """Bring what is in the write-ahead log of a node that does not run into its database, if that is sound."""
+    """Bring what is in the write-ahead log of a node that does not run into its database, if that is sound.
+
+    Raises OSError.
+    """
+    with path.open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:  # SQLite would take it for a new database, and drop the log
+            return
     try:
         with closing(_opened(path, "mode=rw")) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # and closing it removes the log

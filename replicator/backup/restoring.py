@@ -23,6 +23,7 @@ from replicator.backup.manifest import DATABASE, MANIFEST, Manifest, SavedFile, 
 from replicator.backup.places import Directory, MissingFileError, Place, Take, check_room, read_checked, sync
 from replicator.config import Config
 from replicator.node_parts import make_directory
+from replicator.runtime.files.file_modes import PRIVATE_DIRECTORY
 from replicator.runtime.files.line_files import write_lines
 from replicator.store.attachments.files import MissingError
 from replicator.store.db import schema
@@ -35,8 +36,8 @@ _BESIDE = ("-wal", "-shm", "")  # the log first: no other database may take it f
 class Restored:
     """What came of a restore, or of a check, after which `is_in_place` is False.
 
-    `set_aside`: the former database. `lacking`: attachments that are to come from other nodes. `kept`: files of the
-    configuration that differ from those of the backup and were left alone.
+    `set_aside`: the directory with the former database and attachments. `lacking`: attachments that are to come from
+    other nodes. `kept`: files of the configuration that differ from those of the backup and were left alone.
     """
 
     source: str
@@ -98,7 +99,6 @@ class _Restoring:
         self._config, self._place, self._manifest, self._tell = config, place, manifest, tell
         self._path = config.node.database
         self._new = self._path.with_name(f"{self._path.name}.restore")
-        self._date = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         self._files = {file.name: file for file in manifest.files}
         self._done_bytes, self._all_bytes = 0, _size_of(manifest)
 
@@ -164,27 +164,29 @@ class _Restoring:
         return differing
 
     def _set_aside(self) -> Path | None:
-        """Give the old database and the old attachments a second name, by which they stay."""
+        """Give the old database and the old attachments second names, in a directory that appears when it is whole."""
+        data, unfinished = self._path.parent, self._path.with_name("replaced.unfinished")
+        _remove_tree(unfinished)
         if not self._path.exists():
             return None
-        for earlier in self._path.parent.glob(f"{self._path.name}.*.replaced"):
-            if earlier.samefile(self._path):  # by a restore that was interrupted just before its end
-                return earlier
+        for earlier in data.glob("replaced.*"):
+            database_aside = earlier / self._path.name
+            if database_aside.exists() and database_aside.samefile(self._path):  # interrupted just before the swap
+                earlier.rename(unfinished)
+                _remove_tree(unfinished)
         database.fold_log(self._path)
-        aside = self._path.with_name(f"{self._path.name}.{self._date}.replaced")
-        attachments = self._config.node.data / "attachments"
+        unfinished.mkdir(PRIVATE_DIRECTORY)
+        attachments = data / "attachments"
         if self._config.content.attachments is None and attachments.is_dir():
-            unfinished = attachments.with_name("attachments.aside")
-            if unfinished.exists():
-                shutil.rmtree(unfinished)
-            shutil.copytree(attachments, unfinished, copy_function=os.link)
-            unfinished.rename(attachments.with_name(f"attachments.{self._date}.replaced"))
-        for suffix in _BESIDE[::2]:
-            old = self._path.with_name(f"{self._path.name}{suffix}")
+            shutil.copytree(attachments, unfinished / attachments.name, copy_function=os.link)
+        for old in (self._path.with_name(f"{self._path.name}-wal"), self._path):
             if old.exists():  # the log only if the database is damaged
-                os.link(old, aside.with_name(f"{aside.name}{suffix}"))
-        sync(self._path.parent)
-        return aside
+                os.link(old, unfinished / old.name)
+        sync(unfinished)
+        aside = data / f"replaced.{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}"
+        while aside.exists():  # of another restore in the same second
+            aside = aside.with_name(f"{aside.name}_")
+        return unfinished.rename(aside)
 
     def _swap(self) -> None:
         for suffix in _BESIDE[:2]:
@@ -218,6 +220,11 @@ def _told(
         lacking=lacking,
         kept=kept or [],
     )
+
+
+def _remove_tree(directory: Path) -> None:
+    if directory.exists():
+        shutil.rmtree(directory)
 
 
 def _remove_with_log(path: Path) -> None:

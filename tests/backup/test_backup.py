@@ -91,7 +91,7 @@ def test_any_damage_is_found_and_nothing_changes(
         assert invoke("restore", "--from", target, "--replace", *config).exit_code == 1
         (target / name).write_bytes(sound)
         assert (node.shown(), node.broken_attachments()) == (before, [])
-    assert not list(node.data.glob("node.db.*[!k]"))
+    assert {path.name for path in node.data.glob("[nr]*.*")} == {"node.db", "node.db.lock"}
 
 
 def test_backup_of_another_node_or_version_is_refused(
@@ -166,10 +166,11 @@ def test_data_that_are_there_are_set_aside_on_request(
     assert node.config_file.with_name("aliases").read_text("utf-8") == "postmaster: bob\n"
     assert (node.shown(), node.broken_attachments()) == (before, [])
     node.deliver()  # which sweeps nothing yet
-    [attachments] = node.data.glob("attachments.*.replaced")
+    [aside] = node.data.glob("replaced.*")
+    assert told["set_aside"] == str(aside)
     shutil.rmtree(node.data / "attachments")
-    attachments.rename(node.data / "attachments")
-    Path(told["set_aside"]).rename(node.data / "node.db")
+    for name in ("attachments", "node.db"):
+        (aside / name).rename(node.data / name)
     assert (node.shown(), node.broken_attachments()) == (later, [])
 
 
@@ -183,7 +184,7 @@ def test_damaged_database_is_set_aside_with_its_log(
     done = invoke("restore", "--from", tmp_path / "backup", "--replace", "--config", node.config_file, "--json")
     assert done.exit_code == 0, done.output
     aside = Path(json.loads(done.stdout)["set_aside"])
-    assert (aside.read_bytes(), aside.with_name(f"{aside.name}-wal").read_bytes()) == (b"garbage", b"more of it")
+    assert ((aside / "node.db").read_bytes(), (aside / "node.db-wal").read_bytes()) == (b"garbage", b"more of it")
     assert node.shown() == before
 
 

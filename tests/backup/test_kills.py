@@ -7,10 +7,12 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from replicator.backup.database import opened_copy
 from replicator.backup.errors import BackupError
 from replicator.backup.making import back_up
 from replicator.backup.places import Directory
@@ -67,6 +69,13 @@ def test_backup_that_is_killed_is_no_backup(node: NodeFiles, tmp_path: Path) -> 
     assert (step > 10, finished > 1, node.shown(), node.broken_attachments()) == (True, True, before, [])
 
 
+def aside_shows(directory: Path) -> int:
+    """Return the number of messages in a database that was set aside."""
+    with closing(opened_copy(directory / "node.db")) as connection:
+        return int(connection.execute("SELECT COUNT(*) FROM by_uid").fetchone()[0])
+
+
+@pytest.mark.long
 def test_restore_that_is_killed_leaves_the_old_data_or_the_new_and_goes_on(node: NodeFiles, tmp_path: Path) -> None:
     backup, saved = tmp_path / "backup", node.shown()
     back_up(node.config, Directory(backup), quiet)
@@ -95,8 +104,13 @@ def test_restore_that_is_killed_leaves_the_old_data_or_the_new_and_goes_on(node:
                 assert node.broken_attachments() == [], step
             run()
             assert (node.shown(), node.broken_attachments()) == (saved, []), step
-            left = {path.name for path in node.data.iterdir()} - {"node.db", "node.db.lock", "attachments"}
-            assert not [name for name in left if name.startswith(("node.db", "attach")) and ".replaced" not in name]
+            left = {
+                path.name for path in node.data.iterdir() if path.name.startswith(("node.db", "attach", "replaced"))
+            }
+            asides = {name for name in left if name.startswith("replaced.")}
+            assert left - asides == {"node.db", "node.db.lock", "attachments"}
+            of_later = [name for name in asides if aside_shows(node.data / name) == len(later)]
+            assert len(of_later) == (not is_empty), step
             if not is_killed:
                 break
         assert (step > 20, seen) == (True, {False, True})

@@ -28,7 +28,7 @@ MIB = 1 << 20
 @click.option(
     "--config", "config_file", required=True, type=click.Path(path_type=Path), help="The node's configuration."
 )
-@click.option("--replace", is_flag=True, help="Set the database aside that the node has now.")
+@click.option("--replace", is_flag=True, help="Set aside what the node has now.")
 @click.option("--check", "only_check", is_flag=True, help="Only read the backup and check it; the node may run.")
 @json_option
 def restore(
@@ -71,7 +71,7 @@ def _print(result: Restored) -> None:
     what = f"the backup of {result.node} from {when}, {counted(result.files, 'file')}, {size(result.size_bytes)}"
     click.echo(f"{what}, is {'in place; start the node' if result.is_in_place else 'sound'}")
     if result.set_aside:
-        click.echo(f"the former database is kept at {result.set_aside}; remove it once nothing is missed")
+        click.echo(f"what the node had is kept in {result.set_aside}; remove it once nothing is missed")
     if result.lacking:
         click.echo(f"to come from other nodes: {counted(result.lacking, 'attachment')}; run `replicator scrub` later")
     for file in result.kept:
