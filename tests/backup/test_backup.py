@@ -266,12 +266,12 @@ def test_copy_is_of_one_moment_and_ends_while_the_node_writes(
     steps: list[int] = []
 
     def write(done_bytes: int, _all_bytes: int) -> None:
+        assert not steps or done_bytes > steps[-1], "the copy begins again with each change"
         steps.append(done_bytes)
         busy.execute("INSERT INTO doomed (hash) VALUES (RANDOMBLOB(32))")
 
     database.copy(node.data / "node.db", tmp_path / "copy", 1 << 30, write)
     assert len(steps) > 10
-    assert steps == sorted({*steps}), "the copy begins again with each change"
     with closing(database.opened_copy(tmp_path / "copy")) as copied:
         assert copied.execute("SELECT COUNT(*) FROM doomed").fetchone() == (0,)
         assert copied.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
