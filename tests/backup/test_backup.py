@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
@@ -21,6 +22,7 @@ from replicator.backup.making import back_up as make_backup
 from replicator.backup.places import Directory
 from replicator.store.db import schema
 from tests.backup.node_files import LARGE, Backup, Invoke, NodeFiles, mail
+from tests.earlier_databases.write import DIRECTORY
 
 
 def files_in(directory: Path) -> set[str]:
@@ -115,6 +117,23 @@ def test_backup_of_another_node_or_version_is_refused(
     (target / "manifest.jsonl").unlink()
     done = invoke("restore", "--from", target, "--replace", "--config", node.config_file)
     assert (done.exit_code, "or an unfinished one" in done.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("file", sorted(DIRECTORY.glob("*.gz")), ids=lambda file: file.name)
+def test_backup_of_an_earlier_version_is_brought_to_this_one(
+    node: NodeFiles, back_up: Backup, invoke: Invoke, tmp_path: Path, file: Path
+) -> None:
+    shutil.rmtree(node.data)
+    node.data.mkdir()
+    (node.data / "node.db").write_bytes(gzip.decompress(file.read_bytes()))
+    before = node.query("SELECT mailbox, uid, guid FROM by_uid ORDER BY mailbox, uid")
+    made = back_up(tmp_path / "backup")
+    assert int(str(manifest(tmp_path / "backup")[0]["schema"])) < schema.SCHEMA_VERSION
+    shutil.rmtree(node.data)
+    done = invoke("restore", "--from", tmp_path / "backup", "--config", node.config_file)
+    assert done.exit_code == 0, done.output
+    assert node.query("PRAGMA user_version") == [(schema.SCHEMA_VERSION,)]
+    assert (node.query("SELECT mailbox, uid, guid FROM by_uid ORDER BY mailbox, uid"), made["lacking"]) == (before, [])
 
 
 def test_database_of_another_node_is_not_backed_up(node: NodeFiles, invoke: Invoke, tmp_path: Path) -> None:
