@@ -27,6 +27,11 @@ MANIFEST = "manifest.jsonl"
 DATABASE = "node.db"
 KEPT = ("passwd_file", "master_passwd_file", "aliases")
 
+WHOLE_MAX = 2**63 - 1  # of sizes and versions
+STARTED_MS_MAX = 1 << 47  # in the year 6429; dates end in 9999
+SHOWN_MAX_CHARS = 80
+
+_HASH = re.compile("[0-9a-f]{64}")
 _NAME = re.compile(rf"{re.escape(DATABASE)}|files/(?:{'|'.join(KEPT)})|attachments/([0-9a-f]{{2}})/\1[0-9a-f]{{62}}")
 
 
@@ -78,20 +83,49 @@ def unpacked(data: bytes, place: str) -> Manifest:
         raise BackupError(f"{where}: damaged: its own SHA-256 differs")
     try:
         head, *listed = map(json.loads, lines)
-        if head["format"] != FORMAT:
-            raise BackupError(f"{where}: format {head['format']}, but this version reads {FORMAT}")
-        files = tuple(SavedFile(str(one["name"]), int(one["size_bytes"]), str(one["sha256"])) for one in listed)
+        if (version := _whole(head["format"])) != FORMAT:
+            raise BackupError(f"{where}: format {version}, but this version reads {FORMAT}")
+        files = tuple(SavedFile(_text(one["name"]), _whole(one["size_bytes"]), _hash(one["sha256"])) for one in listed)
         found = Manifest(
-            str(head["node"]), str(head["cluster"]), int(head["schema"]), int(head["started_ms"]),
-            tuple(map(str, head["lacking"])), files,
+            _text(head["node"]), _text(head["cluster"]), _whole(head["schema"]),
+            _whole(head["started_ms"], STARTED_MS_MAX), tuple(map(_hash, head["lacking"])), files,
         )  # fmt: skip
+        count = _whole(head["files"])
+    except RecursionError as error:
+        raise BackupError(f"{where}: damaged: it is nested too deeply") from error
     except (ValueError, KeyError, TypeError) as error:
         raise BackupError(f"{where}: damaged: {error!r}") from error
     if wrong := [file.name for file in files if not _is_right(file)]:
-        raise BackupError(f"{where}: no backup has such a file as {wrong[0]!r}")
-    if DATABASE not in {file.name for file in files}:
+        raise BackupError(f"{where}: no backup has such a file as {wrong[0][:SHOWN_MAX_CHARS]!r}")
+    names = {file.name for file in files}
+    if len(names) < len(files):
+        raise BackupError(f"{where}: it lists a file twice")
+    if count != len(files):
+        raise BackupError(f"{where}: it lists {len(files)} files, but has {count} by its head")
+    if DATABASE not in names:
         raise BackupError(f"{where}: it lists no {DATABASE}")
     return found
+
+
+def _whole(value: object, most: int = WHOLE_MAX) -> int:
+    """Return the value if it is a whole number up to `most`. Raises ValueError."""
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"a number that is not a whole one from 0 to {most}")
+    return value
+
+
+def _text(value: object) -> str:
+    """Return the value if it is a text. Raises ValueError."""
+    if not isinstance(value, str):
+        raise ValueError("a name that is not a text")  # noqa: TRY004 - of the file, not of a caller
+    return value
+
+
+def _hash(value: object) -> str:
+    """Return the value if it is a SHA-256. Raises ValueError."""
+    if not isinstance(value, str) or not _HASH.fullmatch(value):
+        raise ValueError("a SHA-256 that is not one")
+    return value
 
 
 def _is_right(file: SavedFile) -> bool:
