@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from contextlib import aclosing
 from pathlib import Path
 from uuid import uuid4
@@ -17,6 +18,7 @@ from replicator.cli.command_list import cli
 from replicator.runtime.environment import Environment
 from replicator.runtime.objects import ObjectStore
 from tests.backup.node_files import LARGE, NodeFiles, mail
+from tests.backup.signalled import run_signalled
 from tests.end_to_end.helpers.in_process import free_ports
 from tests.objects.s3_server import BUCKET, needs_rclone
 
@@ -82,3 +84,24 @@ def test_failed_backup_is_removed_from_the_bucket(node: NodeFiles, server: Addre
     trio.run(store.delete, ["manifest.jsonl"])
     refused = run(node, server, "backup", "--to", url)
     assert (refused.exit_code, "is not empty" in refused.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "ignored"),
+    [
+        ([signal.SIGTERM], []),
+        ([signal.SIGHUP], []),
+        ([signal.SIGINT], []),
+        ([signal.SIGTERM], [signal.SIGINT]),  # as a shell's command in the background
+    ],
+)
+def test_backup_that_is_ended_is_removed_from_the_bucket(
+    node: NodeFiles, server: Address, numbers: list[int], ignored: list[int]
+) -> None:
+    url, endpoint = f"s3://{BUCKET}/{uuid4()}", f"http://{server.host}:{server.port}"
+    command = ["backup", "--to", url, "--endpoint", endpoint, "--config", str(node.config_file)]
+    passwords = node.config_file.with_name("users.passwd")  # it is opened for the upload, by the command's event loop
+    done = run_signalled(command, passwords, numbers, ignored)
+    assert (done.returncode, done.stderr) == (1, f"Error: the backup to {url} was interrupted\n")
+    assert trio.run(names_in, ObjectStore(url, Environment(), endpoint)) == []
+    assert not (node.data / "node.db.backup").exists()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from protocol.units import MIB
 from replicator.cli.output import counted, echo_json, json_option, size
 from replicator.cli.target import config_argument
 from replicator.cli.task_progress import bar
@@ -15,7 +16,6 @@ from replicator.cli.task_progress import bar
 if TYPE_CHECKING:
     from replicator.backup.making import Backup
 
-MIB = 1 << 20
 LISTED_MAX = 9
 
 
@@ -32,9 +32,9 @@ def backup(to: str, endpoint: str | None, config_file: Path, *, as_json: bool) -
     """Copy all mail of a node, on its machine, while it runs or not.
 
     The backup has the database, the attachments, and the files of users and aliases that the configuration names. Keep
-    the configuration, and keys of certificates, by other means. Run it as the node's user. A backup that fails or is
-    interrupted is removed. Exit code 0 if the backup has everything, 1 if not: attachments that the node itself lacks
-    are listed.
+    the configuration, and keys of certificates, by other means. Run it as the node's user. A backup that fails, or is
+    ended by an interrupt, SIGTERM or SIGHUP, is removed. Exit code 0 if the backup has everything, 1 if not:
+    attachments that the node itself lacks are listed.
     """
     config = config_argument(config_file)
     from replicator.backup.making import back_up, check_apart  # noqa: PLC0415  takes long

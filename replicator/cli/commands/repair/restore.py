@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from protocol.units import MIB
 from replicator.cli.output import counted, echo_json, json_option, size
 from replicator.cli.target import config_argument
 from replicator.cli.task_progress import bar
 
 if TYPE_CHECKING:
     from replicator.backup.restoring import Restored
-
-MIB = 1 << 20
 
 
 @click.command()
@@ -38,8 +37,9 @@ def restore(
 
     Everything is compared with the backup's hashes before it is in place. Files that the configuration names are
     written where they are missing. Start the node afterwards: it serves its users once it has what the other nodes
-    have. Run it as the node's user. After an interrupt the node has either its former data or that of the backup; run
-    the command again to continue. Exit code 0 if the backup is sound and, without --check, in place; 1 otherwise.
+    have. Run it as the node's user. After an interrupt, SIGTERM or SIGHUP the node has either its former data or that
+    of the backup; run the command again to continue. Exit code 0 if the backup is sound and, without --check, in
+    place; 1 otherwise.
     """
     if replace and only_check:
         raise click.UsageError("--replace and --check exclude each other")
