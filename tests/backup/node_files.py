@@ -52,7 +52,17 @@ class NodeFiles:
 
     def deliver(self, *mails: bytes) -> None:
         """Run the node, for alice to get these."""
-        deliver_to(self.config, mails)
+        self.ask(lambda: send_to(self.config, mails))
+
+    def ask(self, *work: Callable[[], object]) -> None:
+        """Run the node while this is done, in a thread."""
+
+        async def run() -> None:
+            async with running([self.config]):
+                for each in work:
+                    await trio.to_thread.run_sync(each)
+
+        trio.run(run)
 
     def broken_attachments(self) -> list[str]:
         """Return which attachments of the database have no holder or not the content that their hash names."""
@@ -69,18 +79,12 @@ class NodeFiles:
         return found
 
 
-def deliver_to(config: Config, mails: tuple[bytes, ...]) -> None:
-    def send() -> None:
-        assert config.listen.lmtp is not None
-        with smtplib.LMTP(*config.listen.lmtp, "localhost") as client:
-            for body in mails:
-                client.sendmail("a@example.org", ["alice"], body)
-
-    async def run() -> None:
-        async with running([config]):
-            await trio.to_thread.run_sync(send)
-
-    trio.run(run)
+def send_to(config: Config, mails: tuple[bytes, ...]) -> None:
+    """Deliver mail to a node that runs."""
+    assert config.listen.lmtp is not None
+    with smtplib.LMTP(*config.listen.lmtp, "localhost") as client:
+        for body in mails:
+            client.sendmail("a@example.org", ["alice"], body)
 
 
 Backup = Callable[..., dict[str, object]]
