@@ -13,6 +13,7 @@ from replicator.runtime.environment import open_database
 from replicator.store.attachments.construction import Holding
 from replicator.store.bodies.attachment_references import holdings_in
 from replicator.store.db import schema
+from replicator.store.db.damage import is_damage
 
 _MAGIC = b"SQLite format 3\0"
 
@@ -61,11 +62,12 @@ def size_bytes(connection: sqlite3.Connection) -> int:
     return int(pages) * int(page_bytes)
 
 
-def copy(source: Path, target: Path, log_max_bytes: int, tell: Tell) -> None:
+def copy(source: Path, target: Path, log_max_bytes: int, tell: Callable[[int], None]) -> None:
     """Copy one moment of the database into an empty file, a step at a time, while the node writes.
 
     As long as this takes, the node cannot use the space of its write-ahead log again. Raises BackupError once the log
-    has grown by `log_max_bytes`; sqlite3.Error.
+    has grown by `log_max_bytes`, which is looked at after each step; sqlite3.Error. `tell` is called with the number of
+    bytes that are copied.
     """
     log = source.with_name(f"{source.name}-wal")
     before_bytes = _size_of(log)
@@ -73,7 +75,7 @@ def copy(source: Path, target: Path, log_max_bytes: int, tell: Tell) -> None:
         (page_bytes,) = found.execute("PRAGMA page_size").fetchone()
 
         def look(_status: int, remaining: int, total: int) -> None:
-            tell((total - remaining) * page_bytes, total * page_bytes)
+            tell((total - remaining) * page_bytes)
             if (grown := _size_of(log) - before_bytes) > log_max_bytes:
                 raise BackupError(
                     f"{log} has grown by {grown >> 20} MiB while the database was copied, half of what was free there:"
@@ -152,7 +154,7 @@ def prepare(path: Path, owner: tuple[str, str], attach: Callable[[bytes, int], l
 def fold_log(path: Path) -> None:
     """Bring what is in the write-ahead log of a node that does not run into its database, if that is sound.
 
-    Raises OSError.
+    Raises BackupError if that fails although it may be sound, OSError.
     """
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:  # SQLite would take it for a new database, and drop the log
@@ -160,8 +162,12 @@ def fold_log(path: Path) -> None:
     try:
         with closing(_opened(path, "mode=rw")) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # and closing it removes the log
-    except sqlite3.DatabaseError:
-        return
+    except sqlite3.Error as error:
+        if not is_damage(error):
+            raise BackupError(
+                f"{path}: its write-ahead log cannot be brought into it: {error}; run this again once it can, or move"
+                " both files away"
+            ) from error
 
 
 def _size_of(file: Path) -> int:

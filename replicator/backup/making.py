@@ -97,7 +97,7 @@ class _Making:
         data = self._config.node.data
         self._place.begin(database_bytes, other_bytes)
         with self._place.local() as file:
-            database.copy(self._config.node.database, file, _room_for_log(data, file, database_bytes), self._shown)
+            database.copy(self._config.node.database, file, _room_for_log(data, file, database_bytes), self._show)
             self._done_bytes = database_bytes
             with closing(database.opened_copy(file)) as copied:
                 for content_hash, holdings in database.attachments(copied):
@@ -163,7 +163,7 @@ class _Making:
         if hasher.digest() != holding.hash:
             raise _UnusableError
         self._done_bytes += at
-        self._shown(0, 0)
+        self._show()
 
     def _save(self, name: str, pieces: Iterator[bytes]) -> None:
         self._place.put(name, self._hashed(name, pieces))
@@ -177,8 +177,9 @@ class _Making:
             yield piece
         self._files.append(SavedFile(name, size_bytes, hasher.hexdigest()))
 
-    def _shown(self, done_bytes: int, _all_bytes: int) -> None:
-        done = self._done_bytes + done_bytes
+    def _show(self, copying_bytes: int = 0) -> None:
+        """Tell what is done, with so much of the file that is not done yet."""
+        done = self._done_bytes + copying_bytes
         self._tell(done, max(done, self._all_bytes))
 
 

@@ -104,6 +104,7 @@ class _Restoring:
 
     def run(self) -> Restored:
         _remove_with_log(self._new)  # of an interrupted restore
+        self._check_links()
         self._check_room()
         try:
             self._fetch_database()
@@ -136,6 +137,27 @@ class _Restoring:
         make_directory(elsewhere, "content.attachments")
         check_room(data, database_bytes, "the database of the backup")
         check_room(elsewhere, others_bytes, "what the backup has of attachments")
+
+    def _check_links(self) -> None:
+        """Check, before much is read, that the old attachments can get second names. Raises BackupError."""
+        attachments, trial = self._attachments_to_set_aside(), self._path.with_name(f"{self._new.name}.link")
+        trial.unlink(missing_ok=True)
+        if not self._path.exists() or attachments is None:
+            return
+        for file in (path for path in attachments.rglob("*") if path.is_file()):
+            try:
+                os.link(file, trial)
+            except OSError as error:
+                raise BackupError(
+                    f"{attachments} cannot be set aside by hard links in {self._path.parent}: {_words_of(error)}; if it"
+                    " is another disk, name its directory in `content.attachments`: it is left alone then"
+                ) from error
+            trial.unlink()
+            return
+
+    def _attachments_to_set_aside(self) -> Path | None:
+        attachments = self._path.with_name("attachments")
+        return attachments if self._config.content.attachments is None and attachments.is_dir() else None
 
     def _fetch_database(self) -> None:
         with open(os.open(self._new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as made:  # noqa: PTH123
@@ -170,14 +192,15 @@ class _Restoring:
         if not self._path.exists():
             return None
         for earlier in data.glob("replaced.*"):
-            database_aside = earlier / self._path.name
+            database_aside, log_name = earlier / self._path.name, f"{self._path.name}-wal"
             if database_aside.exists() and database_aside.samefile(self._path):  # interrupted just before the swap
+                if (earlier / log_name).exists() and not (data / log_name).exists():  # interrupted in it
+                    return earlier
                 earlier.rename(unfinished)
                 _remove_tree(unfinished)
         database.fold_log(self._path)
         unfinished.mkdir(PRIVATE_DIRECTORY)
-        attachments = data / "attachments"
-        if self._config.content.attachments is None and attachments.is_dir():
+        if (attachments := self._attachments_to_set_aside()) is not None:
             shutil.copytree(attachments, unfinished / attachments.name, copy_function=os.link)
         for old in (self._path.with_name(f"{self._path.name}-wal"), self._path):
             if old.exists():  # the log only if the database is damaged
@@ -232,6 +255,10 @@ def _remove_with_log(path: Path) -> None:
         path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
 
 
+def _words_of(error: OSError) -> str:
+    return error.strerror or str(error)  # those of `shutil` have a text alone
+
+
 @contextmanager
 def _naming_the_file() -> Iterator[None]:
     """Turn errors of files into BackupError: what is around this block would blame them on the old database."""
@@ -240,6 +267,6 @@ def _naming_the_file() -> Iterator[None]:
     except MissingError as error:
         raise BackupError(f"an attachment was removed meanwhile: {error}; run this again") from error
     except OSError as error:
-        raise BackupError(f"{error.filename or 'the disk'}: {error.strerror}") from error
+        raise BackupError(f"{error.filename or 'the disk'}: {_words_of(error)}") from error
     except sqlite3.Error as error:
         raise BackupError(f"the database of the backup cannot be used: {error}") from error

@@ -204,11 +204,49 @@ def test_damaged_database_is_set_aside_with_its_log(
     assert node.shown() == before
 
 
+def test_log_of_a_sound_database_is_not_left_behind(node: NodeFiles, small_disk: Path) -> None:
+    source, moved = node.data / "node.db", small_disk / "node.db"
+    with closing(schema.open_writer(source)) as connection:
+        connection.execute("INSERT OR REPLACE INTO trial (id, filler) VALUES (1, RANDOMBLOB(700000))")
+        for suffix in ("", "-wal"):
+            shutil.copy(f"{source}{suffix}", f"{moved}{suffix}")
+    state = os.statvfs(small_disk)
+    with (small_disk / "ballast").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, state.f_bavail * state.f_frsize)
+    log = moved.with_name("node.db-wal").read_bytes()
+    with pytest.raises(BackupError, match="cannot be brought into it: d"):
+        database.fold_log(moved)
+    assert moved.with_name("node.db-wal").read_bytes() == log
+    (small_disk / "ballast").unlink()
+    database.fold_log(moved)
+    assert not moved.with_name("node.db-wal").exists()
+
+
 def test_unfinished_rebuild_is_not_overridden(node: NodeFiles, back_up: Backup, invoke: Invoke, tmp_path: Path) -> None:
     back_up(tmp_path / "backup")
     (node.data / "node.db.rebuild").touch()
     done = invoke("restore", "--from", tmp_path / "backup", "--replace", "--config", node.config_file)
     assert (done.exit_code, "a rebuild of this database was started" in done.stderr) == (1, True)
+
+
+def test_attachments_on_another_disk_are_refused_before_anything_is_read(
+    node: NodeFiles, back_up: Backup, invoke: Invoke, tmp_path: Path, small_disk: Path
+) -> None:
+    before = node.shown()
+    back_up(tmp_path / "backup")
+    (tmp_path / "backup" / "node.db").write_bytes(b"which would be found damaged")
+    shutil.move(node.data / "attachments", small_disk / "attachments")
+    (node.data / "attachments").symlink_to(small_disk / "attachments")
+    done = invoke("restore", "--from", tmp_path / "backup", "--replace", "--config", node.config_file)
+    assert (done.exit_code, "name its directory in `content.attachments`" in done.stderr) == (1, True), done.stderr
+    assert "Invalid cross-device link" in done.stderr
+    assert (node.shown(), node.broken_attachments(), list(node.data.glob("*restore*"))) == (before, [], [])
+    with node.config_file.open("a", encoding="utf-8") as file:
+        file.write(f'[content]\nattachments = "{small_disk / "attachments"}"\n')
+    shutil.rmtree(tmp_path / "backup")
+    back_up(tmp_path / "backup")
+    done = invoke("restore", "--from", tmp_path / "backup", "--replace", "--config", node.config_file)
+    assert (done.exit_code, node.shown(), node.broken_attachments()) == (0, before, []), done.output
 
 
 def test_directory_of_attachments_elsewhere(node: NodeFiles, back_up: Backup, invoke: Invoke, tmp_path: Path) -> None:
@@ -281,7 +319,7 @@ def test_copy_is_of_one_moment_and_ends_while_the_node_writes(
     (tmp_path / "copy").touch()
     steps: list[int] = []
 
-    def write(done_bytes: int, _all_bytes: int) -> None:
+    def write(done_bytes: int) -> None:
         assert not steps or done_bytes > steps[-1], "the copy begins again with each change"
         steps.append(done_bytes)
         busy.execute("INSERT INTO doomed (hash) VALUES (RANDOMBLOB(32))")
@@ -298,7 +336,7 @@ def test_backup_gives_up_before_the_log_fills_the_disk(
 ) -> None:
     (tmp_path / "copy").touch()
 
-    def write(_done_bytes: int, _all_bytes: int) -> None:
+    def write(_done_bytes: int) -> None:
         busy.execute("INSERT OR REPLACE INTO trial (id, filler) VALUES (1, RANDOMBLOB(200000))")
 
     with pytest.raises(BackupError, match="so that the node has room"):

@@ -75,6 +75,32 @@ def aside_shows(directory: Path) -> int:
         return int(connection.execute("SELECT COUNT(*) FROM by_uid").fetchone()[0])
 
 
+def test_log_of_a_damaged_database_survives_restores_that_are_killed(node: NodeFiles, tmp_path: Path) -> None:
+    backup, original, saved = tmp_path / "backup", tmp_path / "original", node.shown()
+    back_up(node.config, Directory(backup), quiet)
+    (node.data / "node.db").write_bytes(b"garbage")
+    (node.data / "node.db-wal").write_bytes(b"more of it")
+    shutil.copytree(node.data, original, ignore=shutil.ignore_patterns("*.sock"))
+    step, is_killed, without_log = 0, True, 0
+
+    def run() -> str:
+        return str(restore(node.config, Directory(backup), quiet, replace=True).set_aside)
+
+    while is_killed:
+        step += 1
+        shutil.rmtree(node.data)
+        shutil.copytree(original, node.data)
+        is_killed = killed_at(step, node.data / "node.db", run)
+        if not is_killed or (node.data / "node.db").read_bytes() != b"garbage":
+            break
+        without_log += not (node.data / "node.db-wal").exists()
+        aside = Path(run())
+        found = ((aside / "node.db").read_bytes(), (aside / "node.db-wal").read_bytes(), node.shown())
+        assert found == (b"garbage", b"more of it", saved), step
+        assert len(list(node.data.glob("replaced.*"))) == 1
+    assert (step > 10, without_log > 0) == (True, True)
+
+
 @pytest.mark.long
 def test_restore_that_is_killed_leaves_the_old_data_or_the_new_and_goes_on(node: NodeFiles, tmp_path: Path) -> None:
     backup, saved = tmp_path / "backup", node.shown()
