@@ -256,7 +256,9 @@ def _remove_with_log(path: Path) -> None:
 
 
 def _words_of(error: OSError) -> str:
-    return error.strerror or str(error)  # those of `shutil` have a text alone
+    if isinstance(error, shutil.Error) and isinstance(error.args[0], list):
+        return str(error.args[0][0][-1])  # the first of all files that could not be copied
+    return error.strerror or str(error)
 
 
 @contextmanager

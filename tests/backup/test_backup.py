@@ -249,6 +249,19 @@ def test_attachments_on_another_disk_are_refused_before_anything_is_read(
     assert (done.exit_code, node.shown(), node.broken_attachments()) == (0, before, []), done.output
 
 
+def test_part_of_the_attachments_on_another_disk_ends_the_restore(
+    node: NodeFiles, back_up: Backup, invoke: Invoke, tmp_path: Path, small_disk: Path
+) -> None:
+    before = node.shown()
+    back_up(tmp_path / "backup")
+    part = contents_of(node)[0].parents[2]
+    shutil.move(part, small_disk / part.name)
+    part.symlink_to(small_disk / part.name)
+    done = invoke("restore", "--from", tmp_path / "backup", "--replace", "--config", node.config_file)
+    assert (done.exit_code, "the disk: [Errno 18] Invalid cross-device link" in done.stderr) == (1, True), done.stderr
+    assert (node.shown(), node.broken_attachments(), list(node.data.glob("*restore*"))) == (before, [], [])
+
+
 def test_directory_of_attachments_elsewhere(node: NodeFiles, back_up: Backup, invoke: Invoke, tmp_path: Path) -> None:
     (node.data / "attachments").rename(tmp_path / "shared")
     with node.config_file.open("a", encoding="utf-8") as file:
