@@ -9,6 +9,7 @@ from replicator.cli.group import LazyGroup
 COMMANDS = {
     "apply": "replicator.cli.commands.repair.apply:apply",
     "auth": "replicator.cli.commands.credentials.auth:auth",
+    "backup": "replicator.cli.commands.repair.backup:backup",
     "ca": "replicator.cli.commands.credentials.ca:ca",
     "check": "replicator.cli.commands.repair.check:check",
     "checkpoint": "replicator.cli.commands.nodes.checkpoint:checkpoint",
@@ -33,6 +34,7 @@ COMMANDS = {
     "quota": "replicator.cli.commands.mail.quota:quota",
     "rebuild": "replicator.cli.commands.repair.rebuild:rebuild",
     "reload": "replicator.cli.commands.nodes.reload:reload",
+    "restore": "replicator.cli.commands.repair.restore:restore",
     "resync": "replicator.cli.commands.repair.resync:resync",
     "scrub": "replicator.cli.commands.repair.check:scrub",
     "search": "replicator.cli.commands.nodes.search:search",
