@@ -167,8 +167,9 @@ def test_all_nodes_but_one_are_lost(tmp_path: Path) -> None:
         for node in nodes.nodes.values():
             node.stop()
             shutil.rmtree(node.data)
-        shutil.copytree(backup, nodes.nodes[DC3].data)  # now the copy is all that is left
-        start(nodes, DC3)
+        nodes.replicator("restore", "--from", str(backup), *nodes.options(DC3))  # the backup is all that is left
+        nodes.nodes[DC3].launch("--new-cluster")
+        nodes.nodes[DC3].wait_ready()
         nodes.script("join.sh", str(nodes.config(DC1)), *nodes.options(DC3))
         check_mail(nodes, [DC1, DC3], tokens)
 
