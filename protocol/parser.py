@@ -325,7 +325,7 @@ class _Meaning(Transformer[Token, object]):
     create, rename, delete = c.Create, c.Rename, c.Delete
     sync_node, sync_end, ranges = c.SyncNode, c.SyncEnd, c.Ranges
     fetch_uid, fetch_guid, fetch_hash = c.FetchUid, c.FetchGuid, c.FetchHash
-    fetch_bodies, fetch_part = c.FetchBodies, c.FetchPart
+    fetch_bodies, fetch_checkpoints, fetch_part = c.FetchBodies, c.FetchCheckpoints, c.FetchPart
     entries, settled, text, parts, new_message = c.Entries, c.Settled, c.Text, c.Parts, c.NewMessage
     done, master, moved, saved, stored = c.Done, c.Master, c.Moved, c.Saved, c.Stored
     mismatch, snapshot, content, refused = c.Mismatch, c.Snapshot, c.Content, c.Refused

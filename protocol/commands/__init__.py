@@ -14,6 +14,7 @@ from protocol.commands.catching_up import (
     Ack,
     Entries,
     FetchBodies,
+    FetchCheckpoints,
     FetchGuid,
     FetchHash,
     FetchPart,
@@ -77,6 +78,7 @@ __all__ = [
     "EntryHeader",
     "Expunge",
     "FetchBodies",
+    "FetchCheckpoints",
     "FetchGuid",
     "FetchHash",
     "FetchPart",
@@ -126,7 +128,7 @@ EntryCommand = Save | Copy | Expunge | Store | Create | Rename | Delete | Subscr
 Command = (
     Hello | Ping | Links | Root | Dropped | Who | MasterMove | Mbox | Offer | SaveAll | EntryCommand | Remote
     | SyncNode | SyncMailbox | Ranges | Rows | SyncEnd | FetchUid | FetchGuid | FetchHash | FetchBodies
-    | FetchPart | Log | Entries | Ack | Settled
+    | FetchCheckpoints | FetchPart | Log | Entries | Ack | Settled
 )  # fmt: skip
 
 Reply = Hello | Done | Master | Moved | Saved | Stored | Mismatch | Snapshot | Content | Parts | Refused

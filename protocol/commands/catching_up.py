@@ -88,6 +88,16 @@ class FetchBodies:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchCheckpoints:
+    """Fetch small checkpoints of mailboxes and trees, by their ids, which follow each other.
+
+    Answered by `Content`, in MessagePack.
+    """
+
+    chain_ids: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class FetchPart:
     """Fetch a chunk of a part of messages, by the part's hash, from this octet on. Answered by `Content`.
 

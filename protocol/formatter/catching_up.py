@@ -55,6 +55,11 @@ def _(fetch: c.FetchBodies) -> list[v.Field]:
 
 
 @v.form.register
+def _(fetch: c.FetchCheckpoints) -> list[v.Field]:
+    return ["FETCH", "CHECKPOINTS", fetch.chain_ids]
+
+
+@v.form.register
 def _(fetch: c.FetchPart) -> list[v.Field]:
     return ["FETCH", "PART", v.content_hash(fetch.content_hash), v.number(fetch.start)]
 

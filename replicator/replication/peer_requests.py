@@ -11,6 +11,7 @@ import trio
 from protocol.commands import (
     Command,
     FetchBodies,
+    FetchCheckpoints,
     FetchGuid,
     FetchHash,
     FetchPart,
@@ -35,6 +36,7 @@ from protocol.commands import (
 from replicator.errors import DatabaseFailedError, DiskFullError, MailError
 from replicator.replication import timing
 from replicator.replication.bodies import Bodies
+from replicator.replication.checkpoints import peer_checkpoints
 from replicator.replication.convergence import sync_server
 from replicator.replication.convergence.body_conflicts import BodyConflicts
 from replicator.replication.links.entry_codec import refusal
@@ -117,6 +119,8 @@ class PeerRequests:
                 return await head_exchange.compare(self._store, self._mastership, link, command, self._lacks)
             case SyncNode() | SyncMailbox() | Ranges() | Rows() | SyncEnd():
                 return await sync_server.answer(self._sync_server, self._mastership, link, command)
+            case FetchCheckpoints():
+                return await peer_checkpoints.answer(self._store, command)
             case FetchHash() | FetchBodies() | FetchGuid() | FetchUid() | FetchPart():
                 return await self._bodies.answer(link, command)
             case Offer():

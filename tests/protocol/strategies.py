@@ -62,6 +62,7 @@ FIELDS: dict[str, SearchStrategy[object]] = {
     "adverts": adverts,
     "candidate": sids,
     "capabilities": tuples_of(atoms),
+    "chain_ids": literals,
     "clock_ms": numbers,
     "cluster": texts,
     "code": atoms,

@@ -56,6 +56,7 @@ VERBS: list[tuple[str, type]] = [
     (f"a FETCH GUID {'0' * 32}", c.FetchGuid),
     (f"a FETCH HASH {'0' * 64}", c.FetchHash),
     ("a FETCH BODIES {0+}\r\n", c.FetchBodies),
+    ("a FETCH CHECKPOINTS {0+}\r\n", c.FetchCheckpoints),
     (f"a FETCH PART {'0' * 64} 0", c.FetchPart),
     ("a LOG ()", c.Log),
     ("a LOG () INLINE", c.Log),

@@ -71,7 +71,7 @@ def test_names_of_commands_are_those_of_the_wire(kind: type, data: st.DataObject
 
 def test_name_stands_for_those_that_begin_with_it() -> None:
     assert {name for name in NAMES if is_named(name, "FETCH")} == {
-        "FETCH-BODIES", "FETCH-GUID", "FETCH-HASH", "FETCH-PART", "FETCH-UID",
+        "FETCH-BODIES", "FETCH-CHECKPOINTS", "FETCH-GUID", "FETCH-HASH", "FETCH-PART", "FETCH-UID",
     }  # fmt: skip
     assert not is_named("SAVED", "SAVE")
 

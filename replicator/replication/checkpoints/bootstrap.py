@@ -12,9 +12,10 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
 
-from protocol.values import Context, context_of, covers
+from protocol.values import context_of, covers
 from replicator.errors import HistoryError, MailError
 from replicator.replication import timing
+from replicator.replication.checkpoints.installation import adoption_of
 from replicator.replication.parallel import in_turns
 from replicator.runtime.objects import ObjectMissingError, ObjectStoreError, deadline
 from replicator.store.checkpoints.archive import Archive
@@ -22,16 +23,11 @@ from replicator.store.checkpoints.checkpoint import Home
 from replicator.store.checkpoints.container import UnreadableError
 from replicator.store.checkpoints.manifest import Manifest
 from replicator.store.db import queries
-from replicator.store.db.chain import Chain
 from replicator.store.db.entry_validation import NamedHead
-from replicator.store.db.queries import Connection, MailboxKey
+from replicator.store.db.queries import Connection
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.snapshot_install import Adoption, DamageError, adopt
 from replicator.store.store import Store
-from resync import bulk
-from resync import row as rows
-from resync.bulk import Item
-from resync.entry import Merge, TreeMerge
 
 log = logging.getLogger(__name__)
 
@@ -93,8 +89,8 @@ class Bootstrap:
 
     async def _adopt(self, home: Home, head: NamedHead) -> None:
         with deadline(timing.BOOTSTRAP_READ_TIMEOUT_S):
-            history, changes = await self._archive.content(home, head)
-        await self._store.write(partial(_adopt, head=head, history=history, change=_joined(changes)))
+            content = await self._archive.content(home, head)
+        await self._store.write(partial(_adopt, adoption=adoption_of(head, content)))
 
 
 async def _slice(heads: AsyncGenerator[NamedHead, None]) -> list[NamedHead]:
@@ -106,41 +102,17 @@ async def _slice(heads: AsyncGenerator[NamedHead, None]) -> list[NamedHead]:
     return found
 
 
-def _adopt(tx: Transaction, head: NamedHead, history: bytes, change: Merge | TreeMerge) -> None:
+def _adopt(tx: Transaction, adoption: Adoption) -> None:
     """Install a checkpoint, unless a newer state from a peer arrived meanwhile. Raises HistoryError, DamageError."""
-    context = context_of(change.context)
-    here = tx.chain(head.mailbox_id)
-    if here is not None and covers(here.context, context):
+    key = adoption.key
+    here = tx.chain(key.mailbox_id)
+    if here is not None and covers(here.context, adoption.theirs.context):
         return
     if here is not None:
         raise HistoryError(
-            f"this node already has a mailbox of {head.user}, in a state from which the checkpoint does not continue"
+            f"this node already has a mailbox of {key.user}, in a state from which the checkpoint does not continue"
         )
-    key = MailboxKey.of(head)
-    adopt(tx, Adoption(key, None, _chain(head, history, context, change), change, head.time))
-
-
-def _chain(head: NamedHead, history: bytes, context: Context, change: Merge | TreeMerge) -> Chain:
-    """Return the chain at this head, with the numbers that a digest needs."""
-    chain = Chain(head.mailbox_id, head.user, head.uidvalidity, head=head.dot, history=history)
-    chain.highestmodseq, chain.context = head.modseq, dict(context)
-    items: list[Item] = []
-    if isinstance(change, Merge):
-        chain.uidnext, chain.risen, chain.messages = change.uidnext, change.risen, len(change.rows)
-        items += change.rows
-    else:
-        items += change.rows()
-    chain.fingerprint = rows.add(0, *map(bulk.hash_of, items))
-    return chain
-
-
-def _joined(changes: list[Merge | TreeMerge]) -> Merge | TreeMerge:
-    """Join the changes of one checkpoint into one."""
-    first = changes[0]
-    if isinstance(first, Merge):
-        return first._replace(rows=tuple(row for change in changes if isinstance(change, Merge) for row in change.rows))
-    trees = [change for change in changes if isinstance(change, TreeMerge)]
-    return TreeMerge.of(first.context, (row for change in trees for row in change.rows()))
+    adopt(tx, adoption)
 
 
 def _is_empty(connection: Connection) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import BinaryIO, Protocol
@@ -200,12 +200,12 @@ class _Some:
 def _read_first(connection: Connection, waiting: deque[bytes], now_ms: int) -> _Some:
     """Read the first `READ_AT_ONCE` chains, up to one whose object is large, and take them out of `waiting`."""
     some = _Some()
-    with _at_one_moment(connection):
+    with queries.at_one_moment(connection):
         for _ in range(min(READ_AT_ONCE, len(waiting))):
             chain_id = waiting.popleft()
             try:
                 made = catalog.checkpoint_of(connection, chain_id, now_ms)
-                data = None if made is None else _small(made.data)
+                data = None if made is None else made.joined(SMALL_BYTES)
             except DatabaseDamagedError as error:
                 some.damages.append(error)
                 continue
@@ -215,25 +215,6 @@ def _read_first(connection: Connection, waiting: deque[bytes], now_ms: int) -> _
             if made is not None and data is not None:
                 some.small.append(_Small(made.head, data))
     return some
-
-
-def _small(pieces: Iterator[bytes]) -> bytes | None:
-    """Return the pieces as one; None if they are more than a small object has."""
-    data = bytearray()
-    for piece in pieces:
-        data += piece
-        if len(data) > SMALL_BYTES:
-            return None
-    return bytes(data)
-
-
-@contextmanager
-def _at_one_moment(connection: Connection) -> Iterator[None]:
-    connection.execute("BEGIN")
-    try:
-        yield
-    finally:
-        connection.execute("COMMIT")
 
 
 @asynccontextmanager

@@ -74,7 +74,7 @@ class AntiEntropy:
         """Take over what a node shows ahead of its log. Return False if some of that is left."""
         left = list[MailboxKey]()
         try:
-            keys = (await sync_client.differing_chains(self._store, self._mastership, sid)).keys
+            keys = await sync_client.differing_chains(self._store, self._mastership, sid)
             await in_turns(partial(self._take_over, sid, left), keys, AT_ONCE)
         except (MailError, LinkDownError) as error:
             log.info("cannot compare this node with %s: %s", sid, error)

@@ -21,6 +21,7 @@ import trio
 from protocol.values import Context, covers
 from replicator.errors import MailError, UnavailableError
 from replicator.replication import timing
+from replicator.replication.checkpoints import peer_checkpoints
 from replicator.replication.convergence import sync_client
 from replicator.replication.convergence.fork_merge import name_of
 from replicator.replication.convergence.reconciliation import Outcome, Reconciliation
@@ -103,15 +104,18 @@ class StateTransfer:
 
     async def _take_over(self, sid: str) -> None:
         """Take over what one peer shows. Raises MailError or LinkDownError."""
-        difference = await sync_client.differing_chains(self._store, self._mastership, sid)
-        if not covers(self._claimed(sid), difference.collected):
-            # This node would never take the entries of that name when they are numbered. An ACK is repeated, this not.
-            raise UnavailableError(f"{sid} claims to have removed entries from its log that it has not acknowledged")
-        self.done, self.total = 0, len(difference.keys)
-        log.info("the log of %s no longer has entries that this node lacks: comparing %d mailboxes and trees with it",
-                 sid, self.total)  # fmt: skip
+        async with sync_client.node_difference(self._store, self._mastership, sid) as difference:
+            if not covers(self._claimed(sid), difference.collected):
+                # This node would never take the entries of that name when they are numbered. An ACK is repeated, this
+                # not.
+                raise UnavailableError(
+                    f"{sid} claims to have removed entries from its log that it has not acknowledged"
+                )
+            self.done, self.total = 0, len(difference)
+            log.info("the log of %s no longer has entries that this node lacks: comparing %d mailboxes and trees with"
+                     " it", sid, self.total)  # fmt: skip
+            remaining = await difference.keys(await self._take_over_missing(sid, difference.missing))
         left: list[MailboxKey] = []
-        remaining: list[MailboxKey] = list(difference.keys)
         for _ in range(ROUNDS):
             remaining = await self._compare(sid, remaining, left)
             if not remaining:
@@ -129,6 +133,19 @@ class StateTransfer:
         everything = () if self._has_settled(sid, difference.collected) else (EVERYTHING,)
         await self._begin_log_after(difference.collected, (*left, *remaining, *everything), is_proof=bool(left))
         log.info("this node now shows everything else that %s has removed from its log", sid)
+
+    async def _take_over_missing(self, sid: str, missing: Sequence[bytes]) -> Sequence[bytes]:
+        """Take over mailboxes and trees of which this node has nothing, by checkpoints; return those that are left.
+
+        Only a neighbour can be asked for these. Raises MailError or LinkDownError.
+        """
+        link = self._mastership.toward(sid)
+        if link is None or link.sid != sid:
+            return missing
+        return await peer_checkpoints.take_over(self._store, link, missing, self._note_done)
+
+    def _note_done(self, count: int) -> None:
+        self.done += count
 
     async def _compare(self, sid: str, keys: Iterable[MailboxKey], left: list[MailboxKey]) -> list[MailboxKey]:
         """Compare mailboxes, and return those to look at again; append the hopeless ones to `left`.
@@ -195,8 +212,8 @@ class StateTransfer:
         if key != EVERYTHING:
             return await self._reconciliation.reconcile(key, sid) in _DONE
         left = list[MailboxKey]()
-        difference = await sync_client.differing_chains(self._store, self._mastership, sid)
-        return not await self._compare(sid, difference.keys, left) and not left
+        keys = await sync_client.differing_chains(self._store, self._mastership, sid)
+        return not await self._compare(sid, keys, left) and not left
 
     def _has_settled(self, sid: str, passed: Context) -> bool:
         return covers(self._settled().get(sid, {}), passed)

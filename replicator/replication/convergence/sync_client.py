@@ -6,7 +6,8 @@ changes meanwhile, the next try starts from what the previous one learned.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -77,13 +78,31 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class NodeDifference:
-    """The mailboxes and trees that two nodes show differently, trees first.
+    """The mailboxes and trees that two nodes show differently.
 
-    `collected` is the context that had left the other node's log at the moment of comparison.
+    `known` are those that this node has, `missing` the ids of those that only the other node has. `collected` is the
+    context that had left the other node's log at the moment of comparison.
     """
 
-    keys: tuple[MailboxKey, ...]
+    known: tuple[MailboxKey, ...]
+    missing: tuple[bytes, ...]
     collected: Context
+    _asked: _Asked
+
+    def __len__(self) -> int:
+        return len(self.known) + len(self.missing)
+
+    async def keys(self, missing: Collection[bytes] | None = None) -> list[MailboxKey]:
+        """Return the keys of all that differ, or of only these missing ones besides the known; trees first.
+
+        Raises UnavailableError, LinkDownError.
+        """
+        try:
+            names = await self._asked.names(self.missing if missing is None else missing)
+        except ValueError as error:
+            raise UnavailableError(f"{self._asked.sid} reports inconsistent mailboxes: {error}") from None
+        keys = [*self.known, *(MailboxKey(*name) for name in names)]
+        return sorted(keys, key=lambda key: (key.uidvalidity > 0, key))
 
 
 async def learn(
@@ -126,8 +145,21 @@ async def head_at(mastership: Mastership, sid: str, key: MailboxKey) -> Chain | 
     return theirs
 
 
-async def differing_chains(store: Store, mastership: Mastership, sid: str) -> NodeDifference:
-    """Find the mailboxes and trees that a node shows differently. Raises UnavailableError, LinkDownError."""
+async def differing_chains(store: Store, mastership: Mastership, sid: str) -> list[MailboxKey]:
+    """Find the mailboxes and trees that a node shows differently, trees first.
+
+    Raises UnavailableError, LinkDownError.
+    """
+    async with node_difference(store, mastership, sid) as difference:
+        return await difference.keys()
+
+
+@asynccontextmanager
+async def node_difference(store: Store, mastership: Mastership, sid: str) -> AsyncIterator[NodeDifference]:
+    """Compare everything with a node, which remembers what it showed until the block ends.
+
+    Raises UnavailableError, LinkDownError.
+    """
     async with store.reader() as reader:  # it may take long
         ours, asked = await _both(reader.read, shown_node, partial(_ask, mastership, sid, None))
     try:
@@ -138,16 +170,13 @@ async def differing_chains(store: Store, mastership: Mastership, sid: str) -> No
         difference = await asked.compare(ours.fingerprints)
         if difference is None:
             raise UnavailableError(f"{sid} no longer has the snapshot of this comparison; try again")
-        names = await asked.names(difference.only_theirs)
     except ValueError as error:
         raise UnavailableError(f"{sid} reports inconsistent mailboxes: {error}") from None
-    await asked.end()
     known = [*difference.only_ours, *difference.differing]
     here = await store.read(lambda reader: [chains.load(reader, chain_id) for chain_id in known])
-    keys = [MailboxKey(chain.user, chain.id, chain.uidvalidity) for chain in here if chain is not None]
-    keys += [MailboxKey(*name) for name in names]
-    collected = context_of(asked.snapshot.context)
-    return NodeDifference(tuple(sorted(keys, key=lambda key: (key.uidvalidity > 0, key))), collected)
+    keys = tuple(MailboxKey(chain.user, chain.id, chain.uidvalidity) for chain in here if chain is not None)
+    yield NodeDifference(keys, tuple(difference.only_theirs), context_of(asked.snapshot.context), asked)
+    await asked.end()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ LONG_ENTRIES = "LONG-ENTRIES"
 """The capability of a node that takes in a long batch of one entry that brings many messages."""
 BODIES = "BODIES"
 """The capability of a node that answers requests for many bodies at once."""
+CHECKPOINTS = "CHECKPOINTS"
+"""The capability of a node that answers requests for checkpoints of many mailboxes at once."""
 BLOCKS = "BLOCKS"
 """The capability of a node whose end of a connection has no TLS: it reads and writes blocks with checksums there."""
 REBUILDING = "REBUILDING"
@@ -96,6 +98,7 @@ class Handshake:
             ENTRIES,
             LONG_ENTRIES,
             BODIES,
+            CHECKPOINTS,
             *capability(self._config.checkpoint),
             *self._capabilities(),
         )

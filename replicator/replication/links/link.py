@@ -22,6 +22,7 @@ from protocol.commands import (
     Command,
     Done,
     FetchBodies,
+    FetchCheckpoints,
     FetchGuid,
     FetchHash,
     FetchPart,
@@ -77,12 +78,12 @@ MAX_REQUESTS = 1024  # of the peer that are being answered; more are refused
 
 _PATIENCE_S: Mapping[type, float] = {
     **dict.fromkeys(
-        (FetchHash, FetchBodies, FetchGuid, FetchUid, FetchPart, SyncNode, SyncMailbox, Ranges, Rows),
+        (FetchHash, FetchBodies, FetchCheckpoints, FetchGuid, FetchUid, FetchPart, SyncNode, SyncMailbox, Ranges, Rows),
         timing.LINK_REPLY_LARGE_S,
     ),
     **dict.fromkeys((Save, Offer), timing.LINK_REPLY_LONG_S),
 }
-_CONTENT = FetchHash | FetchBodies | FetchGuid | FetchUid | FetchPart | Ranges | Rows
+_CONTENT = FetchHash | FetchBodies | FetchCheckpoints | FetchGuid | FetchUid | FetchPart | Ranges | Rows
 
 
 def _patience_s(command: Command) -> float:

@@ -200,8 +200,8 @@ class Rebuild:
         """
         heads: dict[MailboxKey, Dot] = {}
         try:
-            difference = await sync_client.differing_chains(self._store, self._coordinator.mastership, link.sid)
-            for key in difference.keys[:DIFFERING_MAX]:
+            keys = await sync_client.differing_chains(self._store, self._coordinator.mastership, link.sid)
+            for key in keys[:DIFFERING_MAX]:
                 mine = await self._store.read(partial(chains.load, chain_id=key.mailbox_id))
                 mine = mine or queries.empty_chain(key)
                 reply = await ask(link, link.sid, key, mine)
@@ -214,7 +214,7 @@ class Rebuild:
         except (MailError, LinkDownError) as error:
             log.info("cannot compare with %s now: %s", link.sid, error)
             return
-        if len(difference.keys) <= DIFFERING_MAX:
+        if len(keys) <= DIFFERING_MAX:
             self._lacking[link.sid] = heads
 
     def _reach(self) -> object:

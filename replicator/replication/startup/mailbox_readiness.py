@@ -248,8 +248,9 @@ class Readiness:
         try:
             with trio.move_on_after(timing.READINESS_COMPARE_S) as scope:
                 for sid in peers:
-                    keys = (await sync_client.differing_chains(self._store, self._mastership, sid)).keys
-                    if len(keys) > BUSY_MAX or not all([await self._is_whole(key) for key in keys]):
+                    async with sync_client.node_difference(self._store, self._mastership, sid) as difference:
+                        keys = await difference.keys() if len(difference) <= BUSY_MAX else None
+                    if keys is None or not all([await self._is_whole(key) for key in keys]):
                         return False
         except (MailError, LinkDownError) as error:
             log.info("cannot compare this node with its peers: %s", error)

@@ -59,6 +59,15 @@ class Checkpoint(NamedTuple):
     head: NamedHead
     data: Iterator[bytes]
 
+    def joined(self, bytes_max: int) -> bytes | None:
+        """Return the bytes as one; None if they are more than that."""
+        joined = bytearray()
+        for piece in self.data:
+            joined += piece
+            if len(joined) > bytes_max:
+                return None
+        return bytes(joined)
+
 
 def rounds(connection: sqlite3.Connection) -> list[Round]:
     """Return the current rounds in order: one in force, then one pending, then one that may be unfinished.

@@ -65,6 +65,7 @@ from replicator.store.db.queries.message_queries import (
     uids_between,
     view,
 )
+from replicator.store.db.queries.moment import at_one_moment
 
 Connection: TypeAlias = sqlite3.Connection
 """Source of a query. Code above `store/` only hands it from one query to the next, to read both from one snapshot."""
@@ -77,6 +78,7 @@ __all__ = [
     "all_mailbox_keys",
     "annotated",
     "annotations_of",
+    "at_one_moment",
     "chain_or_empty",
     "chains_of",
     "content_hash_of_guid",
