@@ -17,15 +17,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from hashlib import sha256
+from itertools import chain
 
 import zstandard
 
-from protocol.units import MIB
+from protocol.units import KIB, MIB
 
 MAGIC = b"MAILREPL"
 VERSION = 1
 COMPRESSION_LEVEL = 3  # the content is mostly hashes and ids: higher levels gain nothing
 WINDOW_LOG = 21  # 2 MiB, several frames of rows
+AT_ONCE_BYTES = 256 * KIB  # of all frames of a small object
 FRAME_BYTES_MAX = 64 * MIB  # like a literal between nodes; a checkpoint's frame is hardly ever over 1 MiB
 HASH_BYTES = 32
 
@@ -48,21 +50,39 @@ class UnreadableError(Exception):
 
 def seal(kind: ContainerKind, frames: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the object's bytes in pieces. Raises ValueError for a frame that is empty or too large to be read again."""
-    parameters = zstandard.ZstdCompressionParameters.from_level(COMPRESSION_LEVEL, window_log=WINDOW_LOG)
-    compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     head = MAGIC + kind.value + VERSION.to_bytes(2)
     checksum = sha256(head)
     yield head
+    for piece in _compressed(_framed(frames)):
+        checksum.update(piece)
+        yield piece
+    yield checksum.digest()
+
+
+def _framed(frames: Iterable[bytes]) -> Iterator[bytes]:
     for frame in frames:
         if not 0 < len(frame) <= FRAME_BYTES_MAX:
             raise ValueError(f"a frame has 1 to {FRAME_BYTES_MAX} bytes, not {len(frame)}")
-        piece = compressor.compress(len(frame).to_bytes(_LENGTH_BYTES) + frame)
-        if piece:
-            checksum.update(piece)
+        yield len(frame).to_bytes(_LENGTH_BYTES) + frame
+    yield bytes(_LENGTH_BYTES)
+
+
+def _compressed(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield a zstd frame of the pieces. A small one is made at once, which needs no window on either side."""
+    begin = bytearray()
+    for piece in pieces:
+        begin += piece
+        if len(begin) > AT_ONCE_BYTES:
+            break
+    else:
+        yield zstandard.ZstdCompressor(level=COMPRESSION_LEVEL).compress(begin)
+        return
+    parameters = zstandard.ZstdCompressionParameters.from_level(COMPRESSION_LEVEL, window_log=WINDOW_LOG)
+    compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    for plain in chain([begin], pieces):
+        if piece := compressor.compress(plain):
             yield piece
-    piece = compressor.compress(bytes(_LENGTH_BYTES)) + compressor.flush()
-    checksum.update(piece)
-    yield piece + checksum.digest()
+    yield compressor.flush()
 
 
 class Unsealer:

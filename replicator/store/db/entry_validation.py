@@ -304,9 +304,20 @@ def _in_mailbox(tx: Transaction, chain: Chain, entry: Entry) -> str | None:
                 if _count(tx, chain.id, uids) != len(uids):
                     return "a UID that does not exist"
             case Merge():
-                wrong = why_not_merge(change, chain, partial(_row_at, tx, chain.id))
+                row_at = partial(_row_at, tx, chain.id) if has_rows(tx, chain.id) else _nothing_at
+                wrong = why_not_merge(change, chain, row_at)
                 if wrong:
                     return wrong
+    return None
+
+
+def has_rows(tx: Transaction, mailbox_id: bytes) -> bool:
+    """Return True if the mailbox has any message: if not, looking for each of a merge's messages is needless."""
+    query = "SELECT 1 FROM by_uid WHERE mailbox = ? LIMIT 1"
+    return tx.connection.execute(query, (mailbox_id,)).fetchone() is not None
+
+
+def _nothing_at(_uid: int) -> None:
     return None
 
 

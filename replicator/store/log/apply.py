@@ -265,7 +265,8 @@ class _Work:
         """Step to a merge from either of its heads: replace whatever differs from this node's rows."""
         chain = self._chain
         wanted = {row.guid: row for row in merge.rows}
-        present = {row.guid: row for guid in (*wanted, *merge.removed) if (row := self._by_guid(guid)) is not None}
+        known = (*wanted, *merge.removed) if entry_validation.has_rows(self._tx, chain.id) else ()
+        present = {row.guid: row for guid in known if (row := self._by_guid(guid)) is not None}
         differing = [guid for guid in (*wanted, *merge.removed) if present.get(guid) != wanted.get(guid)]
         taken = [present[guid] for guid in differing if guid in present]
         self._take(taken)
