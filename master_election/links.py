@@ -10,12 +10,16 @@ told something false. So each node repeats its advert now and then (`refresh`), 
 a much higher number than the one in an advert replies with the higher advert, until the node that it describes hears of
 it and goes above it. No node accepts a number that is too far above its clock (`number_bounds.py`), nor uses one that
 others would not accept: in that case it waits for its clock.
+
+A node that has left the cluster for good leaves its last advert behind, and each node gets the adverts of all others
+when it starts. So the adverts of `removed` nodes are passed on only while these can be reached: then they are on the
+routes of other nodes, which may not know yet that they are removed, and all nodes must compute the same routes.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from master_election.number_bounds import LEAP, is_believed, may_overrule
@@ -69,10 +73,15 @@ class LinkTable:
 
     `origin` names this run of the node. `clock_ms` is the wall clock, from which sequence numbers start. So the adverts
     of a restarted node win over those of its past runs, which used fewer than one number per millisecond.
+
+    `removed`: SIDs of nodes that have left the cluster for good; it may be replaced at any time.
     """
 
-    def __init__(self, origin: str, clock_ms: Callable[[], int], priority: int) -> None:
+    def __init__(
+        self, origin: str, clock_ms: Callable[[], int], priority: int, *, removed: Collection[str] = ()
+    ) -> None:
         self.origin = origin
+        self.removed = removed
         self._clock_ms = clock_ms
         own = LinkAdvert(origin, priority, clock_ms(), ())
         self.sid = own.sid
@@ -98,7 +107,8 @@ class LinkTable:
         self._round_trips_us[sid] = round_trip_us
         advert = self._readvertise()
         others = tuple(Flood(to, (advert,)) for to in self.neighbours if to != sid)
-        return self._update((*others, Flood(sid, tuple(self._adverts.values()))))
+        table = tuple(advert for known, advert in self._adverts.items() if not self.is_gone(known))
+        return self._update((*others, Flood(sid, table)))
 
     def neighbour_down(self, sid: str) -> LinkUpdate:
         """Remove a link."""
@@ -133,8 +143,8 @@ class LinkTable:
                 floods.append(Flood(sender, (known,)))
             elif (known is None or advert.sequence > known.sequence) and self._keep(advert):
                 news.append(advert)
-        if news:
-            floods += [Flood(to, tuple(news)) for to in self.neighbours if to != sender]
+        if passed_on := tuple(advert for advert in news if not self.is_gone(advert.sid)):
+            floods += [Flood(to, passed_on) for to in self.neighbours if to != sender]
         return replace(self._update(tuple(floods)), rival=rival, unbelieved=unbelieved)
 
     # ---- queries
@@ -146,8 +156,12 @@ class LinkTable:
 
     @property
     def sids(self) -> tuple[str, ...]:
-        """The nodes whose advert is known, reachable or not, with this one."""
-        return tuple(self._adverts)
+        """The nodes whose advert is known and that are not gone, reachable or not, with this one."""
+        return tuple(sid for sid in self._adverts if not self.is_gone(sid))
+
+    def is_gone(self, sid: str) -> bool:
+        """Return True for a node that has left the cluster for good and cannot be reached."""
+        return sid in self.removed and sid not in self._component
 
     @property
     def component(self) -> tuple[str, ...]:
@@ -237,8 +251,8 @@ class LinkTable:
         self._has_leapt = True
         return self._flood(self._readvertise(above=over + LEAP))
 
-    def _flood(self, advert: LinkAdvert) -> tuple[Flood, ...]:
-        return tuple(Flood(to, (advert,)) for to in self.neighbours)
+    def _flood(self, *adverts: LinkAdvert) -> tuple[Flood, ...]:
+        return tuple(Flood(to, adverts) for to in self.neighbours)
 
     def _keep(self, advert: LinkAdvert) -> bool:
         """Store the advert. Return True if there was room, perhaps made by dropping unreachable nodes."""
@@ -259,8 +273,10 @@ class LinkTable:
         routes_changed = edges != self._edges
         if routes_changed:
             self._edges, self._distances = edges, {}
-        before = self._latest_runs, self._root
+        before, reached = (self._latest_runs, self._root), self._component
         self._component = tuple(sorted(_hops_to(edges, self.sid)))
+        if back := [sid for sid in self._component if sid in self.removed and sid not in reached]:
+            floods += self._flood(*(self._adverts[sid] for sid in back))  # they were passed on to nobody before
         self._latest_runs = {sid: self._latest_run(self._adverts[sid]) for sid in self._component}
         self._root = min((self._adverts[sid].priority, sid) for sid in self._component)
         return LinkUpdate(floods, before != (self._latest_runs, self._root), routes_changed)

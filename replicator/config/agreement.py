@@ -42,9 +42,13 @@ def disagreements(configs: Sequence[Config]) -> Iterator[str]:
 
 
 def _unlisted(near: Config, far: Config) -> Iterator[str]:
-    """Yield which of two nodes does not list the other one, or a node that the other one lists."""
+    """Yield which of two nodes does not list the other one, or takes for gone whom the other one does not."""
     for one, other in ((near, far), (far, near)):
         for sid in sorted({peer.id for peer in other.peers} & set(one.node.removed)):
             yield f"{one.node.id} has {sid} in `removed` of [node], and {other.node.id} lists it as a [[peer]]"
+        known = {other.node.id, *(peer.id for peer in other.peers), *other.node.removed}
+        for sid in sorted(set(one.node.removed) - known):
+            why = f"the log of {other.node.id} waits for {sid}"
+            yield f"{one.node.id} has {sid} in `removed` of [node], and {other.node.id} has not: {why}"
         if all(peer.id != other.node.id for peer in one.peers):
             yield f"{one.node.id} does not list {other.node.id} as a [[peer]]; nodes list each other"

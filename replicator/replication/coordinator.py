@@ -139,7 +139,6 @@ class Coordinator:
             self.mastership.table,
             clock_ms=environment.clock_ms,
             peers=[peer.id for peer in config.peers],
-            removed=config.node.removed,
             links=lambda: self.connections.links,
         )
         self.handover = Handover(store, self.elections, self.mastership, config, metrics.mastership)

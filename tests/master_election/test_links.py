@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 from random import Random
 
@@ -19,7 +19,9 @@ from tests.master_election.adverts import adverts_of
 class Network:
     """Link tables joined by links, with a queue for each direction of a link."""
 
-    def __init__(self, sids: Iterable[str]) -> None:
+    def __init__(self, sids: Iterable[str], removed: Mapping[str, Collection[str]] | None = None) -> None:
+        """`removed`: SID -> the nodes that it is told have left for good."""
+        self.removed = {**(removed or {})}
         self.clocks_ms = dict.fromkeys(sids, 1)
         self.forged: list[LinkAdvert] = []
         self.tables = {sid: self._table(sid) for sid in sids}
@@ -69,7 +71,7 @@ class Network:
             self.deliver(busy[0])
 
     def _table(self, sid: str) -> LinkTable:
-        return LinkTable(sid, lambda: self.clocks_ms[sid], 100)
+        return LinkTable(sid, lambda: self.clocks_ms[sid], 100, removed=self.removed.get(sid, ()))
 
     def _note(self, here: str, update: LinkUpdate) -> None:
         self.changes[here] += update.component_changed
@@ -209,9 +211,13 @@ def reachable(start: str, edges: set[str]) -> tuple[str, ...]:
 @given(
     flips=st.lists(st.sampled_from(PAIRS), max_size=25),
     chooser=st.randoms(use_true_random=False),
+    removed=st.dictionaries(st.sampled_from(SIDS), st.sets(st.sampled_from(SIDS), max_size=3), max_size=4),
 )
-def test_all_tables_of_a_component_agree_once_settled(flips: list[str], chooser: Random) -> None:
-    net = Network(SIDS)
+def test_all_tables_of_a_component_agree_once_settled(
+    flips: list[str], chooser: Random, removed: dict[str, set[str]]
+) -> None:
+    """Also if nodes disagree about which of them have left for good."""
+    net = Network(SIDS, {sid: gone - {sid} for sid, gone in removed.items()})
     edges: set[str] = set()
     for pair in flips:
         if pair in edges:
@@ -308,6 +314,56 @@ def test_table_limits_links_and_passes_on_no_more(monkeypatch: pytest.MonkeyPatc
     too_many = tuple((f"y{near}", 1) for near in range(11))
     assert table.receive((LinkAdvert("y", 100, 1, too_many),), "b").floods == ()
     assert table.component == ("a", "b", "c")
+
+
+# ---- removed nodes -----------------------------------------------------------------------------------------------
+
+
+def test_adverts_of_a_removed_node_die_out_as_the_others_restart_one_after_the_other() -> None:
+    net = network("abc", ["ab", "bc", "ac"])
+    for gone in ("ac", "bc"):
+        net.down(*gone)
+    net.settle()
+    for clock_ms, sid in enumerate("ab", start=1000):
+        net.removed[sid] = {"c"}
+        net.restart(sid, clock_ms)
+        net.up("a", "b")
+        net.settle()
+        assert set(net.tables[sid].sids) == {"a", "b"}
+    assert "c" not in adverts_of(net.tables["b"])  # which was the last to restart
+    net.restart("a", 2000)
+    net.up("a", "b")
+    net.settle()
+    assert "c" not in adverts_of(net.tables["a"])
+
+
+def test_removed_node_counts_while_a_node_that_does_not_know_of_it_reaches_it() -> None:
+    net = network("abc", ["ab", "bc"])
+    net.removed["a"] = {"c"}
+    net.restart("a", 1000)
+    net.up("a", "b")
+    net.settle()
+    assert net.tables["a"].component == net.tables["b"].component == ("a", "b", "c")
+    assert not net.tables["a"].is_gone("c")
+    net.down("b", "c")
+    net.settle()
+    assert net.tables["a"].is_gone("c")
+    assert not net.tables["b"].is_gone("c")
+
+
+def test_removed_node_that_is_reached_again_is_told_of_to_those_who_were_not_told_before() -> None:
+    """While c could not be reached, b kept from a what it had heard of c; c says nothing new when d meets b."""
+    net = network("abcd", ["bc", "cd"])
+    for sid in "ab":
+        net.tables[sid].removed = {"c"}
+    net.down("b", "c")
+    net.settle()
+    net.up("a", "b")
+    net.settle()
+    assert "c" not in adverts_of(net.tables["a"])
+    net.up("b", "d")
+    net.settle()
+    assert net.tables["a"].component == net.tables["d"].component == ("a", "b", "c", "d")
 
 
 # ---- several runs of one node ------------------------------------------------------------------------------------

@@ -39,8 +39,8 @@ MAX_CLAIMS = 1 << 18  # origins in all statements: 50 nodes that each name 50 no
 class SettledLogs:
     """The statements of all nodes. Belongs to the event loop.
 
-    Sequences start from `clock_ms`, so that the statements of a restarted node count; see `LinkTable`. `removed`: nodes
-    that have left the cluster, and count only as long as others can still reach them.
+    Sequences start from `clock_ms`, so that the statements of a restarted node count; see `LinkTable`. `peers`: the
+    nodes of the configuration.
     """
 
     def __init__(
@@ -50,14 +50,12 @@ class SettledLogs:
         *,
         clock_ms: Callable[[], int],
         peers: Iterable[str],
-        removed: Iterable[str] = (),
         links: Callable[[], Iterable[PeerLink]],
     ) -> None:
         self._store = store
         self._table = table
         self._clock_ms = clock_ms
         self._peers = tuple(peers)
-        self._removed = frozenset(removed)
         self._links = links
         self._said = {table.sid: Settled(table.sid, clock_ms(), context_dots(store.settled()))}
         self.remembers = trio.Event()  # set once the statements that were written before this run are known
@@ -66,12 +64,15 @@ class SettledLogs:
     # ---- questions
 
     def known(self) -> dict[str, Context]:
-        """Return SID -> settled context for each node ever heard of and not gone; empty if it has said nothing."""
+        """Return SID -> settled context for each node ever heard of and not gone; empty if it has said nothing.
+
+        The statements of a node that is gone are kept, and count again if it comes back with the disk that it had. One
+        that comes back with another disk replaces them as soon as it is linked.
+        """
         sids = {*self._peers, *self._table.sids, *map(sid_of, self._store.context)}
         said = {sid: context_of(one.context) for sid, one in self._said.items()}
         known = {**{sid: {} for sid in sids}, **said, self._table.sid: self._store.settled()}
-        gone = self._removed - set(self._table.sids)
-        return {sid: context for sid, context in known.items() if sid not in gone}
+        return {sid: context for sid, context in known.items() if not self._table.is_gone(sid)}
 
     def lacking(self, context: Context) -> list[str]:
         """Return the nodes that are not known to have settled all of the context.

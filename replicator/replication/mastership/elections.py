@@ -69,7 +69,7 @@ class Elections:
         routes_changed: Callable[[], None],
         outlived: Callable[[str], None],
     ) -> None:
-        self.table = LinkTable(store.origin, clock_ms, config.node.priority)
+        self.table = LinkTable(store.origin, clock_ms, config.node.priority, removed=config.node.removed)
         self.sid = self.table.sid
         self.machine = Election(self.table)
         self._store = store

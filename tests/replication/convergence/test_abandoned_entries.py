@@ -194,7 +194,9 @@ async def test_mail_that_an_abandoned_merge_removed_is_not_saved_again(
         assert sorted((await nodes["dc2"].bodies()).values()) == ["before", "kept", "other"]
 
 
-async def test_no_entry_is_abandoned_while_a_node_is_away(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_no_entry_is_abandoned_while_a_node_is_away_that_was_not_removed(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     async with cluster(tmp_path, autojump_clock, copies=1) as nodes:
         await nodes["dc1"].save("before")
         await nodes.converged()
@@ -208,6 +210,14 @@ async def test_no_entry_is_abandoned_while_a_node_is_away(tmp_path: Path, autoju
         await trio.sleep(2 * BOUND_S)
         assert await nodes["dc1"].waiting() == 1
         assert await nodes["dc1"].bodies() == {1: "before"}
+        nodes.removed = ("dc3",)
+        for sid in ("dc1", "dc2"):
+            await nodes.stop(sid)
+            await nodes.start(sid)
+            await nodes.linked()
+        await trio.sleep(2 * BOUND_S)
+        assert await nodes["dc1"].waiting() == 0
+        assert sorted((await nodes["dc2"].bodies()).values()) == ["before", "kept"]
 
 
 async def test_node_that_can_replay_a_branch_becomes_master_to_merge_it(

@@ -108,7 +108,6 @@ async def test_a_removed_node_keeps_nothing_in_the_logs_of_others(tmp_path: Path
         assert set((await nodes["dc1"].report.node_status()).unsettled) == {"dc1", "dc2"}
 
 
-@pytest.mark.xfail(strict=True, reason="nodes tell each other's later runs of the links that the removed node once had")
 async def test_a_removed_node_is_forgotten_by_nodes_that_restart_one_after_the_other(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
@@ -118,11 +117,87 @@ async def test_a_removed_node_is_forgotten_by_nodes_that_restart_one_after_the_o
         await nodes.stop("dc3")
         await nodes["dc1"].save("after")
         nodes.removed = ("dc3",)
-        for sid in ("dc1", "dc2"):
+        await restart_each(nodes, "dc1", "dc2")
+        for node in nodes.all():
+            assert await lacking_at_last(node, node.store.context) == []
+            assert set(node.coordinator.mastership.table.sids) == {"dc1", "dc2"}
+
+
+async def test_a_node_that_is_only_away_is_waited_for_by_nodes_that_forget_another(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 4) as nodes:
+        await nodes["dc3"].save("before")
+        await nodes.converged()
+        for sid in ("dc3", "dc4"):
             await nodes.stop(sid)
-            await nodes.start(sid)
-            await nodes.linked(("dc1", "dc2"))
+        await nodes["dc1"].save("after")
+        nodes.removed = ("dc3",)
+        await restart_each(nodes, "dc1", "dc2")
+        for node in nodes.all():
+            assert await lacking_at_last(node, node.store.context) == ["dc4"]
+
+
+async def test_nodes_that_know_of_a_removal_and_others_agree_on_all_else_for_as_long_as_it_takes(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The removed node even comes back meanwhile: then it counts for all nodes, and for dc1 until it goes."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc3"].save("before")
+        await nodes.converged()
+        await nodes.stop("dc3")
+        nodes.removed = ("dc3",)
+        await restart_each(nodes, "dc1")
+        await nodes["dc1"].save("meanwhile")
         assert await lacking_at_last(nodes["dc1"], nodes["dc1"].store.context) == []
+        assert await lacking_at_last(nodes["dc2"], nodes["dc2"].store.context) == ["dc3"]
+        await nodes.start("dc3")
+        await until(lambda: all(node.component == {"dc1", "dc2", "dc3"} for node in nodes.all()))
+        await nodes["dc3"].save("still in use")
+        await nodes.converged()
+        await until(lambda: all(knows_all(node, nodes) for node in nodes.all()))
+        await nodes.stop("dc3")
+        await nodes.linked()
+        await nodes["dc2"].save("without it again")
+        assert await lacking_at_last(nodes["dc1"], nodes["dc1"].store.context) == []
+        assert await lacking_at_last(nodes["dc2"], nodes["dc2"].store.context) == ["dc3"]
+        await restart_each(nodes, "dc2")
+        assert await lacking_at_last(nodes["dc2"], nodes["dc2"].store.context) == []
+
+
+@pytest.mark.parametrize("has_new_disk", [True, False])
+async def test_a_removed_node_that_is_added_again_is_waited_for_and_gets_everything(
+    tmp_path: Path, autojump_clock: MockClock, *, has_new_disk: bool
+) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        await nodes["dc3"].save("before")
+        await nodes.converged()
+        await nodes.stop("dc3")
+        nodes.removed = ("dc3",)
+        await restart_each(nodes, "dc1", "dc2")
+        await nodes["dc1"].save("without it")
+        await nodes.converged()
+        nodes.removed = ()
+        await restart_each(nodes, "dc1", "dc2")
+        for node in nodes.all():
+            assert await lacking_at_last(node, node.store.context) == ["dc3"]
+        if has_new_disk:
+            nodes.erase("dc3")
+        nodes.waits_when_new = True
+        await nodes.start("dc3")
+        await nodes.linked()
+        await nodes["dc3"].save("again")
+        await nodes.converged()
+        await until(lambda: all(knows_all(node, nodes) for node in nodes.all()))
+        assert sorted((await nodes["dc3"].bodies()).values()) == ["again", "before", "without it"]
+
+
+async def restart_each(nodes: Cluster, *sids: str) -> None:
+    """Restart nodes one after the other, each when the one before is linked again."""
+    for sid in sids:
+        await nodes.stop(sid)
+        await nodes.start(sid)
+        await nodes.linked(tuple(nodes.nodes))
 
 
 async def test_a_removed_node_counts_while_it_can_be_reached(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -83,6 +83,19 @@ def test_what_nodes_do_not_agree_on_is_named(tmp_path: Path, invoke: Invoke) -> 
     assert json.loads(again.stdout) == found
 
 
+def test_a_node_that_is_not_told_of_a_removal_is_named(tmp_path: Path, invoke: Invoke) -> None:
+    made = nodes(tmp_path)
+    (tmp_path / "users.passwd").write_text("ann:*\n")
+    for sid, removed in {"dc1": ("dc7", "dc8"), "dc2": ("dc8",), "dc3": ("dc8",)}.items():
+        made[sid] = replace(made[sid], node=replace(made[sid].node, removed=removed))
+    checked = invoke("config", "check", *written(tmp_path, made))
+    assert checked.exit_code == 2
+    assert checked.stderr.splitlines() == [
+        f"dc1 has dc7 in `removed` of [node], and {sid} has not: the log of {sid} waits for dc7"
+        for sid in ("dc2", "dc3")
+    ]
+
+
 def test_files_that_may_come_later_are_named_and_are_no_problems(tmp_path: Path, invoke: Invoke) -> None:
     file = tmp_path / "dc1.toml"
     file.write_text('node.id = "dc1"\nusers.passwd_file = "user.passwd"\nhttp.tokens = "http.tokens"\n')
