@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
@@ -53,7 +53,9 @@ class Fingerprints:
     """A set at one moment, in 35 bytes per item. Raises ValueError for a duplicate key or one of another size."""
 
     def __init__(self, items: Iterable[tuple[bytes, int]]) -> None:
-        packed = sorted(key + to_bytes(value) for key, value in items)
+        self._fill(sorted(key + to_bytes(value) for key, value in items))
+
+    def _fill(self, packed: Sequence[bytes]) -> None:
         if any(len(item) != _ITEM_BYTES for item in packed) or any(a[:16] == b[:16] for a, b in pairwise(packed)):
             raise ValueError(f"the keys of a set must have {ID_BYTES} bytes each, and differ")
         self._packed = b"".join(packed)
@@ -63,6 +65,14 @@ class Fingerprints:
 
     def __len__(self) -> int:
         return len(self._packed) // _ITEM_BYTES
+
+    def patched(self, changed: Mapping[bytes, int], gone: Container[bytes] = ()) -> Fingerprints:
+        """Return the set with these hashes of old and new keys, and without the keys that are `gone`."""
+        items = map(self._at, range(len(self)))
+        kept = (item for item in items if (key := item[:ID_BYTES]) not in changed and key not in gone)
+        made = Fingerprints(())
+        made._fill(sorted((*kept, *(key + to_bytes(value) for key, value in changed.items()))))
+        return made
 
     def of(self, prefix: str) -> Fingerprint:
         """Return the fingerprint of a range."""

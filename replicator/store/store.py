@@ -29,6 +29,7 @@ from replicator.store.db import tally as tallies
 from replicator.store.db.chain import Usage
 from replicator.store.db.damage import Damage, DatabaseDamagedError
 from replicator.store.db.memory.folder_views import FolderViews
+from replicator.store.db.memory.shown_digests import ShownDigests
 from replicator.store.db.memory.usage_cache import UsageCache
 from replicator.store.db.memory.view_cache import Views
 from replicator.store.db.memory.waiting_entries import WaitingEntries
@@ -151,6 +152,7 @@ class Store:
         self._writing = trio.CancelScope(shield=True)
         self.views = Views(lambda key: self.read(partial(queries.view, key=key)))
         self.folder_views = FolderViews(self.read)
+        self.shown_digests = ShownDigests(self.reader, self.flush, environment.run_in_thread)
         self._usages = UsageCache(self.write)
         self.tally: Tally | None = tallies.load(self._connection)
         """The sum of what this node shows, as of the last commit; None: it is not counted yet."""
@@ -363,6 +365,7 @@ class Store:
             self.miscounts += 1
             log.warning("the digest of everything was wrong, and has been put right: rows have changed unnoticed")
         self.folder_views.note(commit)
+        self.shown_digests.note(commit)
         self.context.update(commit.context)
         self.collected.update(commit.collected)
         if commit.unsettled_after is not None:

@@ -56,7 +56,7 @@ def check_usages(store: Store) -> int:
 
 
 def check_tally(store: Store) -> None:
-    """Check the sum over what the store shows, and the count under way, against all rows."""
+    """Check the sum over what the store shows, the count under way, and known digests against all rows."""
     chains = queries.chains_of(connection_of(store), None)
     adds = {chain.id: (NOTHING, shown(chain)) for chain in chains}
     if store.tally is not None:
@@ -65,6 +65,10 @@ def check_tally(store: Store) -> None:
     count = store._writer._memory.count
     counted = Tally().changed(change for chain_id, change in adds.items() if count.has(chain_id))
     assert count.tally == counted, f"{store.origin}: the count so far"
+    digests = store.shown_digests
+    if digests._known is not None:
+        followed = digests._known.patched(digests._changed)
+        assert dict(followed.items("")) == {chain_id: now[0] for chain_id, (_, now) in adds.items()}, store.origin
 
 
 def guid(number: int) -> bytes:

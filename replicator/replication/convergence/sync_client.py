@@ -19,13 +19,13 @@ from protocol.commands import Content, Ranges, RefusalCode, Refused, Rows, SyncE
 from protocol.stream_codec import ProtocolError
 from protocol.values import Context, context_of
 from replicator.errors import DatabaseFailedError, UnavailableError
-from replicator.replication.convergence.sync_server import ROWS_AT_ONCE, Shown, shown, shown_node
+from replicator.replication.convergence.sync_server import ROWS_AT_ONCE, Shown, shown
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.log.sender import check_claims
 from replicator.replication.mastership.mastership import Mastership
 from replicator.store.db import chain as chains
 from replicator.store.db.chain import Chain
-from replicator.store.db.queries import Connection, MailboxKey
+from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
 from resync import bulk
 from resync.bulk import ChainName, Item
@@ -115,7 +115,7 @@ async def learn(
     something impossible (DamagedError), or the mailbox keeps changing; LinkDownError.
     """
     query = partial(shown, key=key, with_rows=with_rows, anew=anew)
-    ours, asked = await _both(store.read, query, partial(_ask, mastership, sid, key, anew=anew))
+    ours, asked = await _both(partial(store.read, query), partial(_ask, mastership, sid, key, anew=anew))
     items: dict[bytes, Item] = {}
     gone: set[bytes] = set()
     for turn in range(TRIES):
@@ -160,14 +160,13 @@ async def node_difference(store: Store, mastership: Mastership, sid: str) -> Asy
 
     Raises UnavailableError, LinkDownError.
     """
-    async with store.reader() as reader:  # it may take long
-        ours, asked = await _both(reader.read, shown_node, partial(_ask, mastership, sid, None))
+    ours, asked = await _both(store.shown_digests.get, partial(_ask, mastership, sid, None))
     try:
         check_claims(store, asked.snapshot.context)  # a false claim would shift this node's own numbering
     except ProtocolError as error:
         raise UnavailableError(f"{sid} reports an impossible log: {error}") from None
     try:
-        difference = await asked.compare(ours.fingerprints)
+        difference = await asked.compare(ours)
         if difference is None:
             raise UnavailableError(f"{sid} no longer has the snapshot of this comparison; try again")
     except ValueError as error:
@@ -259,8 +258,7 @@ async def _ask(mastership: Mastership, sid: str, key: MailboxKey | None, *, anew
 
 
 async def _both(
-    read_here: Callable[[Callable[[Connection], T]], Awaitable[T]],
-    query: Callable[[Connection], T],
+    read_here: Callable[[], Awaitable[T]],
     ask_there: Callable[[], Awaitable[_Asked]],
 ) -> tuple[T, _Asked]:
     """Read both sides in parallel, since either may take long. Raises the errors of `_ask`, or DatabaseFailedError."""
@@ -275,7 +273,7 @@ async def _both(
             failed.append(error)
 
     async def read() -> None:
-        here.append(await read_here(query))
+        here.append(await read_here())
 
     async def ask() -> None:
         there.append(await ask_there())
@@ -291,7 +289,7 @@ async def _both(
 async def _learn(store: Store, asked: _Asked, ours: Fingerprints, items: dict[bytes, Item], gone: set[bytes]) -> bool:
     """Extend `items` and `gone` while the snapshot lasts; return True if they are complete. Raises ValueError."""
     changed = {key: bulk.hash_of(item) for key, item in items.items()}
-    known = await store.read(lambda _: _patched(ours, changed, gone)) if changed or gone else ours
+    known = await store.read(lambda _: ours.patched(changed, gone)) if changed or gone else ours
     difference = await asked.compare(known)
     if difference is None:
         return False
@@ -310,11 +308,6 @@ async def _learn(store: Store, asked: _Asked, ours: Fingerprints, items: dict[by
     if await store.read(lambda _: _sum(ours, items, gone)) != asked.everything():
         raise ValueError("the hashes of the rows do not match the snapshot")
     return True
-
-
-def _patched(ours: Fingerprints, changed: dict[bytes, int], gone: Collection[bytes]) -> Fingerprints:
-    kept = ((key, value) for key, value in ours.items("") if key not in changed and key not in gone)
-    return Fingerprints([*kept, *changed.items()])
 
 
 def _sum(ours: Fingerprints, items: dict[bytes, Item], gone: Iterable[bytes]) -> Fingerprint:

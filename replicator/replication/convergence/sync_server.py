@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
-import trio
-
 from protocol import commands as c
 from protocol.commands import Content, Done, Ranges, RefusalCode, Refused, Reply, Rows, SyncEnd, SyncMailbox, SyncNode
 from protocol.stream_codec import ProtocolError
@@ -69,7 +67,6 @@ class SyncServer:
         self._store = store
         self._snapshots: OrderedDict[int, Shown | ShownNode] = OrderedDict()  # most recently used last
         self._taken = 0
-        self._reading_node = trio.Lock()  # so that peers that ask at once, as after an election, do not slow each other
 
     async def answer(self, link: PeerLink, command: SyncCommand) -> Reply:
         """Answer a request. Raises ProtocolError for a request that no node sends."""
@@ -78,8 +75,8 @@ class SyncServer:
                 key = link.key_of(number)
                 return self._keep(await self._store.read(partial(shown, key=key, anew=anew)))
             case SyncNode():
-                async with self._reading_node, self._store.reader() as reader:  # it may take long
-                    return self._keep(await reader.read(shown_node))
+                collected = dict(self._store.collected)  # first: the digests have all that has left the log by now
+                return self._keep(ShownNode(collected, await self._store.shown_digests.get()))
         snapshot = self._snapshots.get(command.snapshot)
         if snapshot is None:
             return Refused(RefusalCode.TOO_OLD, f"snapshot {command.snapshot} has expired")
@@ -159,16 +156,6 @@ def shown(connection: Connection, key: MailboxKey, *, with_rows: bool = False, a
             hashed = ((row.guid, row.fingerprint()) for row in queries.mailbox_rows(connection, key.mailbox_id))
             return Shown(key, chain, _fingerprints(hashed))
         return Shown(key, chain, _fingerprints(queries.fingerprints(connection, key.mailbox_id)))
-    finally:
-        connection.execute("COMMIT")
-
-
-def shown_node(connection: Connection) -> ShownNode:
-    """Return the digests of everything that this node shows now."""
-    connection.execute("BEGIN")
-    try:
-        digests = ((chain.id, int.from_bytes(chain.digest())) for chain in queries.chains_of(connection, None))
-        return ShownNode(queries.log_collected(connection), _fingerprints(digests))
     finally:
         connection.execute("COMMIT")
 

@@ -79,6 +79,7 @@ class Commit:
     recounted: set[str] = field(default_factory=set)  # users of mailboxes whose counters were wrong
     mended: set[str] = field(default_factory=set)  # users with rows that have been repaired
     tally: Tally | None = None  # after the transaction; None: not counted yet
+    digests: dict[bytes, int] | None = None  # of the chains that have changed; None: not known of all
     count: Count = NO_COUNT  # after the transaction
     has_counted: bool = False  # a count has ended
     was_miscounted: bool = False  # the tally before was another
@@ -349,6 +350,8 @@ class Transaction:
             if chain.tallied is not None:
                 changes[chain_id] = (before, chain.tallied)
         commit, count = self.commit, self._count
+        if self._tally is not None:
+            commit.digests = {chain_id: digest for chain_id, (_, (digest, _)) in changes.items()}
         tally = None if self._tally is None else self._tally.changed(changes.values())
         counted = (change for chain_id, change in changes.items() if count.has(chain_id))
         count = count._replace(tally=count.tally.changed(counted))
