@@ -79,7 +79,7 @@ def _compressed(pieces: Iterator[bytes]) -> Iterator[bytes]:
         return
     parameters = zstandard.ZstdCompressionParameters.from_level(COMPRESSION_LEVEL, window_log=WINDOW_LOG)
     compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-    for plain in chain([begin], pieces):
+    for plain in chain([bytes(begin)], pieces):
         if piece := compressor.compress(plain):
             yield piece
     yield compressor.flush()
