@@ -149,7 +149,7 @@ async def run_node(
             keys_in_file(keys, config),
             elsewhere=doors.reload,
             manager=manager,
-            configuration=configuration_of(config, reread, users, quotas),
+            configuration=configuration_of(config, reread, users, quotas, coordinator),
             faults=partial(faults_of, config, certificates),
         )
         report = StatusReporter(
@@ -321,7 +321,7 @@ def _doors(
         sessions=NodeSessions(sessions, processes.sessions),
         drain=drain,
         ending=ending,
-        peers=frozenset(peer.id for peer in config.peers),
+        peers=coordinator.connections.peers.keys(),
         users=users,
         oversight=users,
         tracer=tracer,

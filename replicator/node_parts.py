@@ -10,7 +10,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
-from replicator.config import Config, QuotaConfig, UserSource, WhenFull
+from replicator.config import Config, UserSource, WhenFull
 from replicator.errors import DataError
 from replicator.http.tasks.destinations import Destinations
 from replicator.http.tokens import Tokens
@@ -20,6 +20,7 @@ from replicator.network.rehearsal import certificate_faults
 from replicator.oauth import ProviderKeys, key_source
 from replicator.reloading import Configuration
 from replicator.replication.cluster_mail_store import ClusterMailStore
+from replicator.replication.coordinator import Coordinator
 from replicator.replication.links.connections import Connections
 from replicator.replication.writes.quotas import Quotas
 from replicator.runtime.environment import Environment
@@ -82,15 +83,20 @@ def user_table_of(
 
 
 def configuration_of(
-    config: Config, reread: Callable[[], Config] | None, users: UserDirectory, quotas: Quotas
+    config: Config,
+    reread: Callable[[], Config] | None,
+    users: UserDirectory,
+    quotas: Quotas,
+    coordinator: Coordinator,
 ) -> Configuration | None:
     """Return what reads the configuration's file again, if there is a file."""
     if reread is None:
         return None
 
-    def install(quota: QuotaConfig) -> None:
-        users.set_quota(QuotaLimits(quota.storage_bytes, quota.messages))
-        quotas.defer = quota.when_full is WhenFull.DEFER
+    def install(new: Config) -> None:
+        users.set_quota(QuotaLimits(new.quota.storage_bytes, new.quota.messages))
+        quotas.defer = new.quota.when_full is WhenFull.DEFER
+        coordinator.reconfigure(new)
 
     return Configuration(config, reread, install)
 

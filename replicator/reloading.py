@@ -1,7 +1,8 @@
 """Configuration, certificates and the identity provider's keys, read again while the node runs.
 
-That happens at SIGHUP and by `replicator reload`. Few keys of the configuration can change in a running node; the node
-tells which others have, and keeps its former values of those until it is restarted.
+That happens at SIGHUP and by `replicator reload`. Of the configuration, the other nodes of the cluster, on how many
+nodes each change is to be, and quotas can change in a running node. It tells which other keys have changed, and keeps
+its former values of those until it is restarted.
 
 One reading runs at a time. Whoever asks meanwhile shares the next one, because the files may have changed since the
 present one began.
@@ -15,7 +16,7 @@ from dataclasses import replace
 
 import trio
 
-from replicator.config import Config, QuotaConfig, changed_keys
+from replicator.config import Config, changed_keys
 from replicator.errors import ConfigError
 from replicator.network.certificates import Certificates
 from replicator.oauth import ProviderKeys
@@ -28,17 +29,15 @@ log = logging.getLogger(__name__)
 PAUSE_S = 1.0
 """Seconds from one reading at a signal to the next: each logs a line, and programs may send signals without end."""
 
-IN_FORCE_AT_ONCE = "quota."
-"""The beginning of those keys that `Configuration.install` can put in force."""
-
 
 class Configuration:
     """The configuration's file, against the configuration that the node runs with. Belongs to the event loop.
 
-    `read` reads the file, which blocks, and raises ConfigError. `install` puts its `quota` in force.
+    `read` reads the file, which blocks, and raises ConfigError. `install` puts in force what can be: the `quota`,
+    `peers`, `durability` and `node.removed` of a configuration.
     """
 
-    def __init__(self, running: Config, read: Callable[[], Config], install: Callable[[QuotaConfig], None]) -> None:
+    def __init__(self, running: Config, read: Callable[[], Config], install: Callable[[Config], None]) -> None:
         self._running = running
         self.read = read
         self._install = install
@@ -48,13 +47,26 @@ class Configuration:
     def install(self, new: Config) -> None:
         """Put in force what can be. Log which keys that changed, and which need a restart."""
         changed = changed_keys(self._running, new)
-        self._install(new.quota)
-        self._running = replace(self._running, quota=new.quota)
-        self.restart_for = tuple(key for key in changed if not key.startswith(IN_FORCE_AT_ONCE))
-        if at_once := [key for key in changed if key.startswith(IN_FORCE_AT_ONCE)]:
+        self._running = _in_force(self._running, new)
+        self._install(self._running)
+        self.restart_for = changed_keys(self._running, new)
+        if at_once := [key for key in changed if key not in self.restart_for]:
             log.info("the configuration was read again; in force now: %s", ", ".join(at_once))
         if self.restart_for:
             log.warning("the configuration has changed; in force after a restart: %s", ", ".join(self.restart_for))
+
+
+def _in_force(running: Config, new: Config) -> Config:
+    """Return the running configuration with all that a node can take over from the new one.
+
+    With another [tls], peers wait for the restart: the new file is right about them only together with its [tls]. So do
+    the copies that they are to have.
+    """
+    running = replace(running, quota=new.quota)
+    if (running.tls, running.plain_links) != (new.tls, new.plain_links):
+        return running
+    node = replace(running.node, removed=new.node.removed)
+    return replace(running, node=node, peers=new.peers, durability=new.durability)
 
 
 class Reloading:

@@ -16,7 +16,17 @@ import trio
 import trio.testing
 import trustme
 
-from replicator.config import LogConfig, OauthConfig, QuotaConfig, TlsConfig, default_config
+from replicator.config import (
+    Address,
+    Config,
+    DurabilityConfig,
+    LogConfig,
+    OauthConfig,
+    PeerConfig,
+    QuotaConfig,
+    TlsConfig,
+    default_config,
+)
 from replicator.errors import ConfigError
 from replicator.network.certificates import Certificates
 from replicator.network.rehearsal import certificate_faults
@@ -213,7 +223,7 @@ async def test_certificates_stay_where_another_process_refuses_them(files: TlsCo
 def test_each_change_of_a_quota_is_told_once_and_also_when_it_is_taken_back(caplog: pytest.LogCaptureFixture) -> None:
     before = default_config("dc1", Path("/srv"))
     after = replace(before, quota=QuotaConfig(messages=5), log=LogConfig(keep_s=3600))
-    installed = list[QuotaConfig]()
+    installed = list[Config]()
     configuration = Configuration(before, lambda: after, installed.append)
     told = list[tuple[bool, bool]]()
     for config in (after, after, before):
@@ -222,5 +232,34 @@ def test_each_change_of_a_quota_is_told_once_and_also_when_it_is_taken_back(capl
             configuration.install(config)
         told.append(("in force now: quota.messages" in caplog.text, "after a restart: log.keep" in caplog.text))
     assert told == [(True, True), (False, True), (True, False)]
-    assert installed == [after.quota, after.quota, before.quota]
+    running = replace(before, quota=after.quota)
+    assert installed == [running, running, before]
     assert configuration.restart_for == ()
+
+
+def test_peers_are_in_force_at_once_with_the_copies_that_they_are_to_have(caplog: pytest.LogCaptureFixture) -> None:
+    dc2, dc3 = PeerConfig("dc2", Address("127.0.0.1", 2)), PeerConfig("dc3", Address("127.0.0.1", 3))
+    before = default_config("dc1", Path("/srv"), peers=(dc2, dc3))
+    node = replace(before.node, removed=("dc3",), priority=7)
+    moved = replace(dc2, address=Address("127.0.0.1", 4))
+    after = replace(before, peers=(moved,), node=node, durability=DurabilityConfig(1))
+    installed = list[Config]()
+    configuration = Configuration(before, lambda: after, installed.append)
+    with caplog.at_level(logging.INFO):
+        configuration.install(after)
+    assert "in force now: [[peer]], durability.copies, node.removed" in caplog.text
+    assert configuration.restart_for == ("node.priority",)
+    assert installed == [replace(after, node=replace(node, priority=before.node.priority))]
+
+
+def test_peers_wait_for_the_restart_that_their_tls_waits_for(files: TlsConfig) -> None:
+    """The node would dial them by its former [tls], perhaps without any, on a line that the new one is to protect."""
+    before = default_config("dc1", Path("/srv"))
+    far = PeerConfig("dc2", Address("mail.example.org", 2))
+    after = replace(before, peers=(far,), tls=files, durability=DurabilityConfig(2), quota=QuotaConfig(messages=5))
+    installed = list[Config]()
+    configuration = Configuration(before, lambda: after, installed.append)
+    for _ in range(2):
+        configuration.install(after)
+        assert {"[[peer]]", "tls.certificate"} <= set(configuration.restart_for)
+    assert installed == [replace(before, quota=after.quota)] * 2

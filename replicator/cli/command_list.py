@@ -30,6 +30,7 @@ COMMANDS = {
     "mailbox": "replicator.cli.commands.mail.mailbox:mailbox",
     "master": "replicator.cli.commands.mail.master:master",
     "node": "replicator.cli.commands.nodes.node:node",
+    "peer": "replicator.cli.commands.nodes.peer:peer",
     "penalty": "replicator.cli.commands.credentials.penalty:penalty",
     "quota": "replicator.cli.commands.mail.quota:quota",
     "rebuild": "replicator.cli.commands.repair.rebuild:rebuild",

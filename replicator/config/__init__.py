@@ -1,12 +1,13 @@
 """The configuration file (design section 9): TOML in, one frozen `Config` out, every problem reported with its line.
 
 `model` holds the data classes and defaults, `values` the rules of single values, `positions` finds lines, `loader`
-combines them, `template` writes a file, `agreement` compares those of several nodes. Nothing here opens a socket or
-creates a directory. Known keys and their defaults are a contract: scripts rely on them.
+combines them, `template` writes a file, `edit` changes the peers in one, `agreement` compares those of several nodes.
+Nothing here opens a socket or creates a directory. Known keys and their defaults are a contract: scripts rely on them.
 """
 
 from replicator.config.agreement import disagreements
 from replicator.config.changes import changed_keys
+from replicator.config.edit import with_peer, without_peer
 from replicator.config.loader import load_config
 from replicator.config.model import (
     ALGORITHMS,
@@ -88,4 +89,6 @@ __all__ = [
     "disagreements",
     "load_config",
     "tls_text",
+    "with_peer",
+    "without_peer",
 ]

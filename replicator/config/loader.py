@@ -60,12 +60,13 @@ PEERS_MAX = 254
 PRIORITY_MAX = 2**31 - 1
 
 
-def load_config(path: Path, *, serving: bool = False) -> Config:
-    """Read and check a configuration file. With `serving`, also check that files needed for serving are there.
+def load_config(path: Path, *, serving: bool = False, text: str | None = None) -> Config:
+    """Read and check a configuration file, or the `text` that it is to have.
 
-    Raises ConfigError, whose text has a line `file:line: problem and remedy` for each problem.
+    With `serving`, also check that files needed for serving are there. Raises ConfigError, whose text has a line
+    `file:line: problem and remedy` for each problem.
     """
-    source = Source(path)
+    source = Source(path, text)
     directory = path.absolute().parent
     # A command that asks a running node must work even if a certificate has been lost, and at another machine.
     file = values.existing_file(directory) if serving else values.path(directory)

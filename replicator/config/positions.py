@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 KeyPath = tuple[str | int, ...]
 """Position of a value in the parsed file: `("peer", 1, "id")`."""
@@ -28,26 +29,38 @@ LEXEME = re.compile(
 )
 
 
+class Span(NamedTuple):
+    """The first and the last line, from 1, of a header, or of a key with its value."""
+
+    first: int
+    last: int
+
+
 def key_lines(text: str) -> Mapping[KeyPath, int]:
     """Return the line, from 1, of every key and header. Keys in inline tables and arrays are on their key's line."""
-    lines: dict[KeyPath, int] = {}
+    return {path: span.first for path, span in key_spans(text).items()}
+
+
+def key_spans(text: str) -> Mapping[KeyPath, Span]:
+    """Return the lines of every key and header. Those of a table are the lines of its first header or key."""
+    spans: dict[KeyPath, Span] = {}
     header: KeyPath = ()
     counts: dict[KeyPath, int] = {}
-    for line, lexemes in _statements(text):
+    for span, lexemes in _statements(text):
         if lexemes[0] == "[[":
             array = _resolved(_names(lexemes[1 : lexemes.index("]]")]), counts)
             counts[array] = counts.get(array, -1) + 1
             header = (*array, counts[array])
-            lines.setdefault(array, line)
-            lines[header] = line
+            spans.setdefault(array, span)
+            spans[header] = span
         elif lexemes[0] == "[":
             header = _resolved(_names(lexemes[1 : lexemes.index("]")]), counts)
-            lines.setdefault(header, line)
+            spans.setdefault(header, span)
         else:
             key = _names(lexemes[: lexemes.index("=")])
             for length in range(1, len(key) + 1):
-                lines.setdefault((*header, *key[:length]), line)
-    return lines
+                spans.setdefault((*header, *key[:length]), span)
+    return spans
 
 
 def line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
@@ -58,14 +71,14 @@ def line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
     return 1
 
 
-def _statements(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield each header or key with its value, as (first line, lexemes)."""
+def _statements(text: str) -> Iterator[tuple[Span, list[str]]]:
+    """Yield the lines and lexemes of each header, and of each key with its value."""
     line, start, depth = 1, 1, 0
     lexemes: list[str] = []
     for match in LEXEME.finditer(text):
         lexeme = match[0]
         if lexeme == "\n" and depth == 0 and lexemes:
-            yield start, lexemes
+            yield Span(start, line), lexemes
             lexemes = []
         elif lexeme != "\n" and not lexeme.startswith("#"):
             start = start if lexemes else line
@@ -74,7 +87,7 @@ def _statements(text: str) -> Iterator[tuple[int, list[str]]]:
             depth += lexeme.count("[") - lexeme.count("]") if lexeme[0] in "[]" else 0
         line += lexeme.count("\n")
     if lexemes:
-        yield start, lexemes
+        yield Span(start, line), lexemes
 
 
 def _names(lexemes: Sequence[str]) -> tuple[str, ...]:

@@ -32,14 +32,17 @@ TOML_ADVICE = {
 
 
 class Source:
-    """The parsed file and its problems. Raises ConfigError if the file cannot be read or parsed at all."""
+    """The parsed file and its problems. Raises ConfigError if the file cannot be read or parsed at all.
 
-    def __init__(self, file: Path) -> None:
+    `text`: what the file is to hold, if it does not hold that yet.
+    """
+
+    def __init__(self, file: Path, text: str | None = None) -> None:
         self.file = file
         self.root: Mapping[str, object] = {}
         self._problems: list[tuple[int, str]] = []
         self._known: dict[str, set[str]] = {}
-        text = _read(file)
+        text = _read(file) if text is None else text.replace("\r\n", "\n")
         try:
             self.root = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -252,7 +253,7 @@ class HttpServices:
 
     `search_texts` is None if the node is to keep none, `servers` if no cluster is configured, `user_table` if users
     come from a file. `registry` holds the node's own metrics, never the library's global ones. `overviews` holds the
-    last overview of the node, as `page.events` tells it. `peers`: the other nodes that are configured.
+    last overview of the node, as `page.events` tells it. `peers`: the other nodes that are configured now.
     `keep_expunged_s`: how long the node keeps expunged mail. `ending` is None if the node has no process of its own.
     """
 
@@ -282,7 +283,7 @@ class HttpServices:
     servers: MailServers | None = None
     user_table: UserControl | None = None
     overviews: Shared[tuple[bytes, bytes]] = field(default_factory=Shared)
-    peers: frozenset[str] = frozenset()
+    peers: AbstractSet[str] = frozenset()
     keep_expunged_s: float = field(default_factory=lambda: ContentConfig().keep_expunged_s)
 
     def owner(self, name: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -124,24 +125,35 @@ class Coordinator:
             suspended_s=environment.suspended_s,
             went_on=self._went_on,
         )
+        peers = self.connections.peers.keys()  # always those of the present configuration, see `reconfigure`
         self.elections = Elections(
             config,
             store,
             clock_ms=environment.clock_ms,
+            peers=peers,
             link_to=self.connections.link,
             term_began=self._term_began,
             routes_changed=self._routes_changed,
             outlived=self._outlived,
         )
-        self.mastership = Mastership(config, self.elections, pulse=self._stall_detector, catch_up=self._catch_up)
+        self.mastership = Mastership(
+            config.mastership, self.elections, peers=peers, pulse=self._stall_detector, catch_up=self._catch_up
+        )
         self.settled_logs = SettledLogs(
             store,
             self.mastership.table,
             clock_ms=environment.clock_ms,
-            peers=[peer.id for peer in config.peers],
+            peers=peers,
             links=lambda: self.connections.links,
         )
-        self.handover = Handover(store, self.elections, self.mastership, config, metrics.mastership)
+        self.handover = Handover(
+            store,
+            self.elections,
+            self.mastership,
+            peers=peers,
+            timeout_s=config.mastership.timeout_s,
+            metrics=metrics.mastership,
+        )
         self.bodies = Bodies(
             store,
             environment,
@@ -264,6 +276,21 @@ class Coordinator:
                 await self._met_others.wait()
             self._met_others.set()
 
+    def reconfigure(self, config: Config) -> None:
+        """Take over peers, removed nodes and durability of another configuration; all else stays as it is.
+
+        Links to nodes that are no peers any more end at once, and so does the term.
+        """
+        node = replace(self.config.node, removed=config.node.removed)
+        self.config = replace(self.config, node=node, peers=config.peers, durability=config.durability)
+        self.mastership.table.removed = config.node.removed
+        self.durability.config = config.durability
+        self.prestage.wanted = config.durability.copies - 1
+        self.connections.set_peers(config.peers)
+        self.mastership.note_met()
+        self.admission.peers_changed()
+        self._note_component()
+
     @property
     def taken_over(self) -> tuple[int, int]:
         """Number of mailboxes and trees taken over so far, and their total; (0, 0) if none are being taken over."""
@@ -381,7 +408,7 @@ class Coordinator:
 
     def _is_whole(self) -> bool:
         """Return True if all configured nodes can be reached."""
-        return {peer.id for peer in self.config.peers} <= set(self.mastership.table.component)
+        return self.connections.peers.keys() <= set(self.mastership.table.component)
 
     def _are_all_here(self) -> bool:
         """Return True if all nodes can be reached, even those linked only to others, and no peer is being rebuilt."""

@@ -8,7 +8,7 @@ has not dialled, this node sends it a HELLO, only to learn whether it would be r
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -87,7 +87,10 @@ class Connections:
         self._environment = environment
         self._owner = owner
         self._dial = dial
-        self._handshake = Handshake(config, origin, environment, certify=certify, capabilities=capabilities)
+        self.peers = {peer.id: PeerState(peer) for peer in config.peers}
+        self._handshake = Handshake(
+            config, origin, environment, peers=self._configured, certify=certify, capabilities=capabilities
+        )
         self._rivals = RivalRuns(config.node.id, config.mastership.timeout_s, run_of=run_of)
         self._gives_way = trio.Event()
         self._why = ""
@@ -101,7 +104,7 @@ class Connections:
             partial(self._refusals.refused, "peer"),
         )
         self._reasons: set[str] = set()  # why connections from unknown peers ended: each reason is logged once
-        self.peers = {peer.id: PeerState(peer) for peer in config.peers}
+        self._nursery: trio.Nursery | None = None  # of the calls, while they are made
 
     @property
     def links(self) -> list[PeerLink]:
@@ -125,12 +128,27 @@ class Connections:
         Raises RunsTwiceError when another process runs as this node and this one has to end.
         """
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._expect_calls)
+            self._nursery = nursery
             for state in self.peers.values():
-                dials = self._config.node.id < state.config.id
-                nursery.start_soon(self._keep_dialling if dials else self._keep_asking, state)
+                nursery.start_soon(self._call, state)
             await self._gives_way.wait()
             raise RunsTwiceError(self._why)
+
+    def set_peers(self, peers: Iterable[PeerConfig]) -> None:
+        """Replace the configured peers: links to those that are gone end, new ones are called, and accepted.
+
+        A link stays if the address of its peer has changed; the next call goes to the new address.
+        """
+        wanted = {peer.id: peer for peer in peers}
+        for sid in sorted(self.peers.keys() - wanted.keys()):
+            self._part_from(sid)
+        for sid, peer in wanted.items():
+            if sid in self.peers:
+                self.peers[sid].config = peer
+            else:
+                state = self.peers[sid] = PeerState(peer)
+                if self._nursery is not None:
+                    self._nursery.start_soon(self._call, state)
 
     def hello(self) -> Hello:
         """Return this node's HELLO as of now, for links that are up."""
@@ -197,6 +215,24 @@ class Connections:
         raise LinkRefusedError("too many connections had not sent HELLO yet")
 
     # ---- dialling
+
+    async def _call(self, state: PeerState) -> None:
+        """Dial a peer with a higher SID, ask one with a lower SID, until the peer is gone."""
+        with state.calls:
+            if self._config.node.id < state.config.id:
+                await self._keep_dialling(state)
+            else:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._expect_call, state)
+                    nursery.start_soon(self._keep_asking, state)
+
+    def _part_from(self, sid: str) -> None:
+        state = self.peers[sid]
+        state.calls.cancel()
+        if state.link is not None:
+            self._drop(state, state.link)
+        del self.peers[sid]
+        log.info("%s is no peer of this node any more", sid)
 
     async def _keep_dialling(self, state: PeerState) -> None:
         # A peer that starts waits `timeout_s` for the other nodes before it numbers: they must have dialled by then.
@@ -298,10 +334,15 @@ class Connections:
         decoder.feed(bytes(first))
         return PeerLink(stream, hello, encoder, decoder, self._environment.run_in_thread)
 
+    def _configured(self) -> list[PeerConfig]:
+        return [state.config for state in self.peers.values()]
+
     # ---- serving
 
     async def _serve(self, link: PeerLink) -> None:
-        state = self.peers[link.sid]
+        state = self.peers.get(link.sid)
+        if state is None:
+            raise LinkRefusedError(f"{link.sid} has meanwhile left this node's configuration")
         if state.link is not None:
             if self._rivals.rival_of(state, link.hello.origin) is not None:
                 raise LinkRefusedError(f"{link.sid} has meanwhile been linked as {state.link.hello.origin}")
@@ -344,7 +385,9 @@ class Connections:
         causes = [error for error in leaves(errors) if not isinstance(error, LinkDownError)]
         reason = "; ".join(sorted({_reason(error) for error in causes})) or "the connection broke"
         state = self.peers.get(sid) if sid is not None else None
-        if state is None:
+        if state is None and sid is not None:
+            log.info("the last link to %s is down: %s", sid, reason)
+        elif state is None:
             if reason not in self._reasons:
                 if len(self._reasons) >= MAX_REASONS:
                     self._reasons.clear()
@@ -357,16 +400,16 @@ class Connections:
             expected = said_so or (starting and all(isinstance(error, OSError) for error in causes))
             log.log(logging.INFO if expected else logging.WARNING, "link to %s is down: %s", sid, state.error)
 
-    async def _expect_calls(self) -> None:
-        """Warn of peers with a lower SID that have not dialled this node in time."""
+    async def _expect_call(self, state: PeerState) -> None:
+        """Warn of a peer with a lower SID that has not dialled this node in time."""
         await trio.sleep(2 * self._config.mastership.timeout_s)  # this node may be the first of several to start
-        for sid, state in self.peers.items():
-            if state.since_ms is None and sid < self._config.node.id and state.error is None:
-                state.error = (
-                    f"it has not connected, and of two nodes the one with the lower id dials; check that {sid} is"
-                    f" running under this id, and that its [[peer]] {self._config.node.id} has this node's address"
-                )
-                log.warning("no link to %s: %s", sid, state.error)
+        if state.since_ms is None and state.error is None:
+            sid = state.config.id
+            state.error = (
+                f"it has not connected, and of two nodes the one with the lower id dials; check that {sid} is"
+                f" running under this id, and that its [[peer]] {self._config.node.id} has this node's address"
+            )
+            log.warning("no link to %s: %s", sid, state.error)
 
 
 # Errors that end one link and nothing else: of the connection, of the peer's data, and of this node's disk.

@@ -6,7 +6,7 @@ policies, and a clock that is too far off.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import trio
 
@@ -14,7 +14,7 @@ from master_election.number_bounds import MAX_CLOCK_DIFFERENCE_MS
 from protocol.commands import PROTOCOL_VERSION, Hello, RefusalCode, Refused
 from protocol.stream_codec import Decoder, Encoder, ProtocolError, Request, Response
 from protocol.values import sid_of
-from replicator.config import Address, Config
+from replicator.config import Address, Config, PeerConfig
 from replicator.replication.links.object_entries import capability
 from replicator.runtime.environment import Environment
 
@@ -68,7 +68,7 @@ class HelloTooLongError(LinkRefusedError):
 
 
 class Handshake:
-    """The HELLO of this run of the node, `origin`, and the rules for the HELLOs of its peers."""
+    """The HELLO of this run of the node, `origin`, and the rules for the HELLOs of its `peers`, as they are now."""
 
     def __init__(
         self,
@@ -76,6 +76,7 @@ class Handshake:
         origin: str,
         environment: Environment,
         *,
+        peers: Callable[[], Iterable[PeerConfig]],
         certify: Certify,
         capabilities: Callable[[], tuple[str, ...]],
     ) -> None:
@@ -84,7 +85,7 @@ class Handshake:
         self._environment = environment
         self._certify = certify
         self._capabilities = capabilities
-        self._sids = frozenset(peer.id for peer in config.peers)
+        self._peers = peers
 
     def hello(self, stream: trio.abc.Stream | None = None) -> Hello:
         """Return this node's HELLO as of now; with what the connection itself needs, if this is its first."""
@@ -113,7 +114,7 @@ class Handshake:
 
         A socket in the file system may be a tunnel's, and lead anywhere.
         """
-        addresses = [peer.address for peer in self._config.peers]
+        addresses = [peer.address for peer in self._peers()]
         return all(isinstance(address, Address) and address.is_loopback for address in addresses)
 
     async def ask(self, stream: trio.abc.Stream, sid: str, encoder: Encoder, decoder: Decoder) -> Hello:
@@ -166,7 +167,7 @@ class Handshake:
             raise HelloRefusedError(
                 RefusalCode.UNKNOWN_SID, f"the origin {hello.origin!r} does not belong to node {hello.sid!r}"
             )
-        if hello.sid not in self._sids or (expected is not None and hello.sid != expected):
+        if all(peer.id != hello.sid for peer in self._peers()) or (expected is not None and hello.sid != expected):
             raise HelloRefusedError(
                 RefusalCode.UNKNOWN_SID, f"node {hello.sid!r} is not the [[peer]] that {ours.sid!r} expects"
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import trio
 
@@ -33,7 +33,8 @@ class TurnedAway:
 class PeerState:
     """State of the link to one configured peer. `has_stopped`: it said so at the end of the last link.
 
-    `established` counts its links so far; `past_traffic` is that of those that have ended.
+    `established` counts its links so far; `past_traffic` is that of those that have ended. `calls`: the scope of all
+    calls to the peer.
     """
 
     config: PeerConfig
@@ -45,6 +46,7 @@ class PeerState:
     has_stopped: bool = False
     established: int = 0
     past_traffic: Traffic = NO_TRAFFIC
+    calls: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     @property
     def traffic(self) -> Traffic:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 
@@ -40,7 +41,7 @@ class SettledLogs:
     """The statements of all nodes. Belongs to the event loop.
 
     Sequences start from `clock_ms`, so that the statements of a restarted node count; see `LinkTable`. `peers`: the
-    nodes of the configuration.
+    nodes of the configuration, now and later.
     """
 
     def __init__(
@@ -49,13 +50,13 @@ class SettledLogs:
         table: LinkTable,
         *,
         clock_ms: Callable[[], int],
-        peers: Iterable[str],
+        peers: AbstractSet[str],
         links: Callable[[], Iterable[PeerLink]],
     ) -> None:
         self._store = store
         self._table = table
         self._clock_ms = clock_ms
-        self._peers = tuple(peers)
+        self._peers = peers
         self._links = links
         self._said = {table.sid: Settled(table.sid, clock_ms(), context_dots(store.settled()))}
         self.remembers = trio.Event()  # set once the statements that were written before this run are known

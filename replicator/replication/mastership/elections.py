@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -55,7 +56,8 @@ class Elections:
     """The links that all nodes advertise, and the election of a root among them. Belongs to the event loop.
 
     `term_began` is called with each new term, for instance after each change of the component: nothing may be numbered
-    in it before its masters are found. `routes_changed` is called after such a change. For `outlived` see `Rivals`.
+    in it before its masters are found. `routes_changed` is called after such a change. For `outlived` and `peers` see
+    `Rivals`.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Elections:
         store: Store,
         *,
         clock_ms: Callable[[], int],
+        peers: AbstractSet[str],
         link_to: LinkTo,
         term_began: Callable[[int], None],
         routes_changed: Callable[[], None],
@@ -78,7 +81,7 @@ class Elections:
         self._timeout_s = config.mastership.timeout_s
         self._term_began = term_began
         self._routes_changed = routes_changed
-        self._rivals = Rivals(config, store.origin, link_to=link_to, outlived=outlived)
+        self._rivals = Rivals(store.origin, self._timeout_s, peers=peers, link_to=link_to, outlived=outlived)
         self._ahead: set[str] = set()  # configured neighbours already logged for impossible numbers
         self._questions: dict[int, _Question] = {}  # by request; each waits for `timeout_s` at most
         self._asked = 0

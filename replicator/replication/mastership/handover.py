@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -27,7 +28,6 @@ from master_election.scope_usage import Usage
 from master_election.scopes import wider
 from protocol.commands import Master, MasterMove, Moved, RefusalCode, Refused, Reply, Who
 from protocol.values import Dot
-from replicator.config import Config
 from replicator.errors import UnavailableError
 from replicator.mail.mailstore import Folder
 from replicator.replication import timing
@@ -72,18 +72,25 @@ class Keeper(Protocol):
 
 
 class Handover:
-    """Moves of scopes to and from this node. Belongs to the event loop."""
+    """Moves of scopes to and from this node. Belongs to the event loop. `peers`: the configured ones, now and later."""
 
     def __init__(
-        self, store: Store, elections: Elections, keeper: Keeper, config: Config, metrics: MastershipMetrics
+        self,
+        store: Store,
+        elections: Elections,
+        keeper: Keeper,
+        *,
+        peers: AbstractSet[str],
+        timeout_s: float,
+        metrics: MastershipMetrics,
     ) -> None:
         self._store = store
         self._elections = elections
         self._masters = keeper.masters
         self._keeper = keeper
         self._metrics = metrics
-        self._timeout_s = config.mastership.timeout_s
-        self._configured = {peer.id for peer in config.peers}
+        self._timeout_s = timeout_s
+        self._peers = peers
         self._usage = Usage()
         self._forwarded = RequestLoops()  # one for each request that is at another node
 
@@ -174,7 +181,7 @@ class Handover:
     def _unreachable(self, node: str) -> str:
         reachable = ", ".join(sorted(self._elections.table.component))
         here = self._elections.sid
-        if node not in self._configured:
+        if node not in self._peers:
             return f"no node {node} is configured at {here}, which reaches {reachable}"
         return f"{node} cannot be reached from {here}, only {reachable}; try again when it can"
 

@@ -9,6 +9,7 @@ or after `timeout_s` at the latest. A node that has stood still masters nothing 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from collections.abc import Set as AbstractSet
 from functools import partial
 
 import trio
@@ -17,7 +18,7 @@ from master_election.known_masters import KnownMasters
 from master_election.scope_record import Standing
 from master_election.scopes import ScopePolicy, scope_of
 from protocol.commands import Who
-from replicator.config import Config
+from replicator.config import MastershipConfig
 from replicator.replication import timing
 from replicator.replication.links.link import PeerLink
 from replicator.replication.mastership.elections import Elections
@@ -33,22 +34,30 @@ Readiness = tuple[int, int]  # the term and the promises of the mailbox's scope 
 class Mastership:
     """The masters of all scopes, and the mailboxes that this node may number. Belongs to the event loop.
 
-    Implements `Keeper` for `handover`. `catch_up` compares one mailbox with the other nodes and fetches what is
-    missing.
+    Implements `Keeper` for `handover`. `peers`: the configured ones, now and later. `catch_up` compares one mailbox
+    with the other nodes and fetches what is missing.
     """
 
-    def __init__(self, config: Config, elections: Elections, *, pulse: StallDetector, catch_up: CatchUp) -> None:
+    def __init__(
+        self,
+        config: MastershipConfig,
+        elections: Elections,
+        *,
+        peers: AbstractSet[str],
+        pulse: StallDetector,
+        catch_up: CatchUp,
+    ) -> None:
         self.sid = elections.sid
         self.table = elections.table
         self._move_ended = Signal()
         self.tenures = Tenures()
         self.masters = KnownMasters(self.sid, move_ended=self._move_ended.notify, stepped=self.tenures.note)
         self._elections = elections
-        self._policy = ScopePolicy(config.mastership.scope)
-        self._peers = {peer.id for peer in config.peers}
+        self._policy = ScopePolicy(config.scope)
+        self._peers = peers
         self._pulse = pulse
         self._catch_up = catch_up
-        self._timeout_s = config.mastership.timeout_s
+        self._timeout_s = config.timeout_s
         # By mailbox id, since a scope may have many. Bounded by the mailboxes that this node has mastered in this term.
         self._ready: dict[bytes, Readiness] = {}
         self._shows_all: dict[bytes, Readiness] = {}  # during which this node has shown what all nodes showed
@@ -64,14 +73,19 @@ class Mastership:
         self._shows_all.clear()
         self.tenures.forget_all()
         self.masters.begin(term)
-        self._note_met()
+        self.note_met()
 
     def went_on(self) -> None:
         """Handle that this node has stood still: it masters nothing until it has met its peers or had time for that."""
         self._met.set()
         self._met = trio.Event()
         self._elections.later(partial(self._wait_for_peers, self._met))
-        self._note_met()
+        self.note_met()
+
+    def note_met(self) -> None:
+        """Look if this node reaches all its peers, after nodes have come or gone."""
+        if self._peers <= set(self.table.component):
+            self._met.set()
 
     def bounced(self, key: MailboxKey) -> None:
         """Note that the mailbox's supposed master denies being it or cannot be reached."""
@@ -212,10 +226,6 @@ class Mastership:
 
     def _readiness_now(self, key: MailboxKey) -> Readiness:
         return self.masters.term, self.masters.promises(self.scope(key))
-
-    def _note_met(self) -> None:
-        if self._peers <= set(self.table.component):
-            self._met.set()
 
     async def _wait_for_peers(self, met: trio.Event) -> None:
         with trio.move_on_after(self._timeout_s):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import trio
 
 from protocol.commands import LinkAdvert
 from protocol.values import is_older, sid_of
-from replicator.config import Config
 from replicator.replication.links.link import PeerLink
 
 log = logging.getLogger(__name__)
@@ -30,21 +30,22 @@ class Rivals:
 
     This run ends only if the other one is to stay, and if it answers long enough: leftovers of a past run and single
     wrong advertisements do not come again and again. `outlived` is called with the origin of an older run that is alive
-    too.
+    too. `peers`: the configured ones, now and later.
     """
 
     def __init__(
         self,
-        config: Config,
         origin: str,
+        timeout_s: float,
         *,
+        peers: AbstractSet[str],
         link_to: Callable[[str | None], PeerLink | None],
         outlived: Callable[[str], None],
     ) -> None:
         self._origin = origin
-        self._peers = {peer.id for peer in config.peers}
+        self._peers = peers
         self._link_to = link_to
-        self._timeout_s = config.mastership.timeout_s
+        self._timeout_s = timeout_s
         self._outlived = outlived
         # By origin, and True if that run is to stay. Bounded: one is forgotten a timeout after its last advertisement.
         self._rivals: dict[tuple[str, bool], _Rival] = {}

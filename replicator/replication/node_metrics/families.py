@@ -21,6 +21,11 @@ class Total:
         child.inc(number - self._told.get(labels, 0))
         self._told[labels] = number
 
+    def forget(self, *labels: str) -> None:
+        """Show no number under these labels any more."""
+        if self._told.pop(labels, None) is not None:
+            self._counter.remove(*labels)
+
 
 class Families:
     """The maker of metrics in one registry. Names follow Prometheus: base units, counters end in `_total`."""

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from prometheus_client import Gauge
+
 from replicator.replication.log.feeds import Feeds
-from replicator.replication.node_metrics.families import Families
+from replicator.replication.node_metrics.families import Families, Total
 from replicator.replication.node_status import PeerLag
 
 PEER = "peer"
 
 
 class LinkMetrics:
-    """Metrics with the label `peer`, one for each configured peer."""
+    """Metrics with the label `peer`, one for each peer that is configured now."""
 
     def __init__(self, families: Families, feeds: Feeds) -> None:
         gauge, total = families.gauge, families.total
         self._feeds = feeds
+        self._shown: set[str] = set()
         self._up = gauge("link_up", "1 if the link to the peer is up, 0 if it is down.", PEER)
         self._established = total("link_established_total", "How often the link to the peer has come up.", PEER)
         self._round_trip = gauge(
@@ -71,8 +74,20 @@ class LinkMetrics:
 
     def refresh(self, lags: Iterable[PeerLag], *, now_ms: int, started_ms: int) -> None:
         """Show the present state. Times are in ms of the wall clock."""
+        before, self._shown = self._shown, set()
         for lag in lags:
             self._show(lag, now_ms, started_ms)
+            self._shown.add(lag.state.config.id)
+        for peer in before - self._shown:
+            self._forget(peer)
+
+    def _forget(self, peer: str) -> None:
+        """Show nothing of a peer that was removed: alerts would take it for one that is away."""
+        for metric in vars(self).values():
+            if isinstance(metric, Gauge):
+                metric.remove(peer)
+            elif isinstance(metric, Total):
+                metric.forget(peer)
 
     def _show(self, lag: PeerLag, now_ms: int, started_ms: int) -> None:
         state = lag.state

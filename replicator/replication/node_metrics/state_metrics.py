@@ -38,8 +38,7 @@ class StateMetrics:
         self._serving = gauge(
             "serving", "1 if this node serves clients, 0 while it turns them away: `status` says why."
         )
-        wanted = gauge("copies_wanted", "Nodes that are to have each change on disk: `durability.copies`.")
-        wanted.set(coordinator.config.durability.copies)
+        self._wanted = gauge("copies_wanted", "Nodes that are to have each change on disk: `durability.copies`.")
         self._copies = gauge("copies_reachable", "Nodes that can take changes to disk now, including this one.")
         self._certificate_expires = gauge(
             "certificate_expires_timestamp_seconds",
@@ -61,6 +60,7 @@ class StateMetrics:
         """Show the present state."""
         self._healthy.set(healthy)
         self._serving.set(serving)
+        self._wanted.set(self._durability.config.copies)
         self._copies.set(self._durability.reachable)
         self._certificate_expires.clear()
         for certificate in certificates:

@@ -99,6 +99,10 @@ class Admission:
             self._greet_anew(link)
         self._links_changed.set()
 
+    def peers_changed(self) -> None:
+        """Look again whether this node may begin, after peers were added or removed."""
+        self._links_changed.set()
+
     def renewed(self, link: PeerLink, hello: Hello) -> None:
         """Handle another HELLO of a peer, which has begun. Raises ProtocolError."""
         link.renew(hello)

@@ -25,11 +25,11 @@ class Durability:
     A node holds the entries that it has acknowledged, and those that it has numbered in its present run: no entry
     leaves a node before it is on that node's disk. Entries numbered in a past run may be lost, if the disk was restored
     from a backup. A node with a long backlog cannot hold new entries soon, so it counts as unreachable until it has
-    caught up.
+    caught up. If `config` is replaced, call `changed`.
     """
 
     def __init__(self, config: DurabilityConfig, reachable: Reachable, lagging_peers: LaggingPeers) -> None:
-        self._config = config
+        self.config = config
         self._others = reachable
         self._lagging_peers = lagging_peers
         self._known: set[str] = set()  # nodes that could be reached at the last look
@@ -46,12 +46,12 @@ class Durability:
     @property
     def is_short(self) -> bool:
         """True if `reachable` is fewer than the configured copies."""
-        return self.reachable < self._config.copies
+        return self.reachable < self.config.copies
 
     def check(self) -> None:
         """Raise DurabilityError if too few nodes are reachable and the configuration says to refuse changes then."""
-        if self._config.when_short is WhenShort.REFUSE and self.is_short:
-            wanted = f"only {self.reachable} of the {self._config.copies} nodes that must have the change on disk"
+        if self.config.when_short is WhenShort.REFUSE and self.is_short:
+            wanted = f"only {self.reachable} of the {self.config.copies} nodes that must have the change on disk"
             raise DurabilityError(f"{wanted} can be reached{self._who_is_behind()}; try later")
 
     async def wait(self, dot: Dot) -> None:
@@ -121,8 +121,8 @@ class Durability:
             float("inf") if sid == author and in_this_run else self._held.get(sid, {}).get(origin, 0)
             for sid in self._others()
         ]
-        needed = self._config.copies - 1
-        if self._config.when_short is WhenShort.PROCEED:
+        needed = self.config.copies - 1
+        if self.config.when_short is WhenShort.PROCEED:
             needed = min(needed, sum(sid not in self._lagging_peers for sid in self._others()))
         if needed > len(held):
             return 0
@@ -132,13 +132,13 @@ class Durability:
         if self.is_short == self._was_short:
             return
         self._was_short = self.is_short
-        refusing = self._config.when_short is WhenShort.REFUSE
+        refusing = self.config.when_short is WhenShort.REFUSE
         if self._was_short:
             what = "changes are refused" if refusing else "clients hear OK with fewer copies"
             why = self._who_is_behind()
-            log.warning("only %d of %d copies can be made%s: %s", self.reachable, self._config.copies, why, what)
+            log.warning("only %d of %d copies can be made%s: %s", self.reachable, self.config.copies, why, what)
         else:
-            log.info("%d copies can be made", self._config.copies)
+            log.info("%d copies can be made", self.config.copies)
 
     def _who_is_behind(self) -> str:
         names = ", ".join(sorted(sid for sid in self._others() if self._has_yet_to_catch_up(sid)))

@@ -53,7 +53,7 @@ class Prestage:
         self._store = store
         self._bodies = bodies
         self._links = links
-        self._wanted = wanted
+        self.wanted = wanted
         self._held: dict[bytes, _Held] = {}  # by the hash of the message
         self._coming: dict[bytes, trio.Event] = {}
         self._size_bytes = 0  # of `_held` and `_coming` together
@@ -84,7 +84,7 @@ class Prestage:
         stored message and retry, creating a duplicate.
         """
         links, takers, full = list(self._links()), list[str](), list[str]()
-        wanted, time_left_s = min(self._wanted, len(links)), self._time_left_s()
+        wanted, time_left_s = min(self.wanted, len(links)), self._time_left_s()
         if not wanted or time_left_s <= 0:
             return
         with trio.move_on_after(time_left_s) as scope:

@@ -69,7 +69,7 @@ def test_one_node_grows_to_three(tmp_path: Path) -> None:
         start(nodes, DC1)
         tokens = send(nodes, DC1, "small", "large")
 
-        nodes.script("add-peer.sh", *nodes.options(DC1)[1:], DC2, nodes.address(DC2))
+        nodes.replicator("peer", "add", DC2, nodes.address(DC2), *nodes.options(DC1))
         nodes.script("join.sh", str(nodes.config(DC2)), *nodes.options(DC1))
         assert shown(nodes, DC2) == tokens
         tokens |= send(nodes, DC2, "second", "large-second")
@@ -78,21 +78,13 @@ def test_one_node_grows_to_three(tmp_path: Path) -> None:
         again = nodes.script("join.sh", str(nodes.config(DC2)), *nodes.options(DC1), code=1)
         assert "join.sh is for nodes that have nothing" in again
 
-        for here, other in ((DC1, DC2), (DC2, DC1)):
-            nodes.script("add-peer.sh", str(nodes.config(here)), DC3, nodes.address(DC3), *nodes.options(other))
+        for here in (DC1, DC2):
+            nodes.replicator("peer", "add", DC3, nodes.address(DC3), *nodes.options(here))
         nodes.script("join.sh", str(nodes.config(DC3)), *nodes.options(DC1, DC2))
         assert shown(nodes, DC3) == tokens
         tokens |= send(nodes, DC3, "third")
         check_mail(nodes, [DC1, DC2, DC3], tokens)
         nodes.replicator("config", "check", *(str(nodes.config(sid)) for sid in nodes.nodes))
-
-
-def test_peer_that_is_there_already_is_not_added_again(tmp_path: Path) -> None:
-    with ServiceManager(tmp_path, ["alice"], THREE) as nodes:
-        before = nodes.config(DC1).read_text("utf-8")
-        assert "dc2" in nodes.script("add-peer.sh", str(nodes.config(DC1)), DC2, nodes.address(DC2), code=2)
-        assert (nodes.config(DC1).read_text("utf-8"), nodes.asked) == (before, [])
-        assert not list(tmp_path.glob("*.new"))
 
 
 @pytest.mark.long
@@ -123,28 +115,27 @@ def test_data_centre_is_moved_and_senders_notice_nothing(tmp_path: Path) -> None
         start(nodes, DC1, DC2)
         with BalancedSender(list(nodes.nodes.values()), "alice") as sender:
             sender.wait()
-            for here, other in ((DC1, DC2), (DC2, DC1)):
-                nodes.script("add-peer.sh", str(nodes.config(here)), DC3, nodes.address(DC3), *nodes.options(other))
+            for here in (DC1, DC2):
+                nodes.replicator("peer", "add", DC3, nodes.address(DC3), *nodes.options(here))
             nodes.script("join.sh", str(nodes.config(DC3)), *nodes.options(DC1, DC2))
             sender.wait()
-            runs = nodes.script("forget-peer.sh", str(nodes.config(DC2)), DC1, *nodes.options(DC3), code=1)
-            assert "dc1 still runs" in runs
+            runs = nodes.replicator("peer", "remove", DC1, *nodes.options(DC2), code=1)
+            assert "stop dc1 first" in runs
             said = nodes.script("leave.sh", str(nodes.config(DC1)), *nodes.options(DC2, DC3))
             assert re.search("dc1 can be stopped\\n(.*\\n)*The 3 nodes show the same state", said)
             assert nodes.asked[-1] == "disable --now mail-replicator@dc1"
-            for here, other in ((DC2, DC3), (DC3, DC2)):
-                nodes.script("forget-peer.sh", str(nodes.config(here)), DC1, *nodes.options(other))
+            for here in (DC2, DC3):
+                nodes.replicator("peer", "remove", DC1, *nodes.options(here))
             sender.wait()
         assert set(sender.accepted.values()) == {DC1, DC2, DC3}
         check_mail(nodes, [DC2, DC3], sender.accepted)
 
         at_dc2, at_dc3 = (nodes.config(sid).read_text("utf-8") for sid in (DC2, DC3))
         assert '[node]\nremoved = ["dc1", "dc9"]\nid = "dc2"\n' in at_dc2
-        assert re.search(r'# Near\n# The cluster\'s users\n\[users\]\n(.*\n)*\n\[\[peer\]\]\nid = "dc3"\n', at_dc2)
-        assert '[node]\nremoved = ["dc1"]\nid = "dc3"\n' in at_dc3
+        assert re.search(r'# Near\n\[\[peer\]\]\nid = "dc3"\naddress = .*\n# The cluster\'s users\n\[users\]\n', at_dc2)
+        assert '[node]\nid = "dc3"\nremoved = ["dc1"]\n' in at_dc3
         assert 'id = "dc1"' not in at_dc2 + at_dc3
-        unknown = nodes.script("forget-peer.sh", str(nodes.config(DC2)), DC1, *nodes.options(DC3), code=1)
-        assert "does not know dc1" in unknown
+        assert "dc1 is no peer of dc2" in nodes.replicator("peer", "remove", DC1, *nodes.options(DC2), code=2)
 
 
 @pytest.mark.long
