@@ -77,7 +77,7 @@ from replicator.store.db.transaction import Transaction
 from replicator.store.repair.database_swap import check_none
 from replicator.store.store import Store
 from replicator.user_table import ClusterUsers
-from replicator.users import UserDirectory
+from replicator.users import Directory
 from replicator.workers.core.door_process import CoreServices
 from replicator.workers.core.processes import Doors
 
@@ -127,7 +127,7 @@ async def run_node(
             refusals=refusals,
             is_new=not has_begun,
         )
-        users = await users_of(config, environment)
+        users = await users_of(config, environment, registry)
         quotas = Quotas(
             store.usage,
             users.quota_limits,
@@ -206,7 +206,7 @@ async def run_node(
 
 
 def _runs(
-    users: UserDirectory, keys: ProviderKeys | None, user_table: ClusterUsers | None
+    users: Directory, keys: ProviderKeys | None, user_table: ClusterUsers | None
 ) -> list[Callable[[], Awaitable[None]]]:
     """Return the tasks of users, and of those parts that are configured."""
     return [users.run, *([keys.run] if keys else []), *([user_table.run] if user_table else [])]
@@ -245,7 +245,7 @@ def _doors(
     *,
     environment: Environment,
     mail: ClusterMailStore,
-    users: UserDirectory,
+    users: Directory,
     tokens: AccessTokens | None,
     report: StatusReporter,
     tasks: TaskRunner,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
-from replicator.config import Config, QuotaConfig, UserSource, WhenFull
+from replicator.config import Config, QuotaConfig, UserSource, WhenFull, user_server
 from replicator.errors import DataError
 from replicator.http.tasks.destinations import Destinations
 from replicator.http.tokens import Tokens
@@ -31,8 +31,9 @@ from replicator.store.attachments.files import Files
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.checkpoints.checkpoint import Home
 from replicator.store.store import Store
+from replicator.user_sources import users_of_server
 from replicator.user_table import ClusterUsers
-from replicator.users import QuotaLimits, UserDirectory
+from replicator.users import Directory, QuotaLimits, UserDirectory
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +48,14 @@ def registry_of_process() -> CollectorRegistry:
     return registry
 
 
-async def users_of(config: Config, environment: Environment) -> UserDirectory:
-    """Return the users, and log what is wrong with their file."""
+async def users_of(config: Config, environment: Environment, registry: CollectorRegistry) -> Directory:
+    """Return the users, and log what is wrong with their file. Raises ConfigError."""
     quota = QuotaLimits(config.quota.storage_bytes, config.quota.messages)
+    ldap = user_server(config)
+    if ldap is not None:
+        server = users_of_server(ldap, environment.clock_ms, registry, quota=quota)
+        await server.load()
+        return server
     file, site = config.users.passwd_file, site_of(config)
     is_from_cluster = config.users.source is UserSource.CLUSTER
     users = UserDirectory(file, quota=quota, clock_ms=environment.clock_ms, site=site, is_from_cluster=is_from_cluster)
@@ -69,7 +75,7 @@ def user_table_of(
 
 
 def configuration_of(
-    config: Config, reread: Callable[[], Config] | None, users: UserDirectory, quotas: Quotas
+    config: Config, reread: Callable[[], Config] | None, users: Directory, quotas: Quotas
 ) -> Configuration | None:
     """Return what reads the configuration's file again, if there is a file."""
     if reread is None:

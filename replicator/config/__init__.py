@@ -21,6 +21,7 @@ from replicator.config.model import (
     ContentConfig,
     DurabilityConfig,
     HttpConfig,
+    LdapConfig,
     LimitsConfig,
     ListenConfig,
     LogConfig,
@@ -43,7 +44,9 @@ from replicator.config.model import (
     WhenShort,
     WorkersConfig,
     default_config,
+    user_server,
 )
+from replicator.config.source import line_in_file
 from replicator.config.template import config_text, tls_text
 
 __all__ = [
@@ -59,6 +62,7 @@ __all__ = [
     "ContentConfig",
     "DurabilityConfig",
     "HttpConfig",
+    "LdapConfig",
     "LimitsConfig",
     "ListenConfig",
     "LogConfig",
@@ -84,6 +88,8 @@ __all__ = [
     "config_text",
     "default_config",
     "disagreements",
+    "line_in_file",
     "load_config",
     "tls_text",
+    "user_server",
 ]

@@ -24,6 +24,7 @@ from replicator.config.model import (
     ContentConfig,
     DurabilityConfig,
     HttpConfig,
+    LdapConfig,
     LimitsConfig,
     ListenConfig,
     LogConfig,
@@ -48,6 +49,7 @@ from replicator.config.model import (
     default_copies,
 )
 from replicator.config.source import Section, Source
+from replicator.runtime.addresses import is_loopback
 from replicator.runtime.sizes import MESSAGES_MAX
 
 EXAMPLE_SID = "dc1"
@@ -55,6 +57,11 @@ EXAMPLE_ADDRESS: PeerAddress = Address("127.0.0.1", 4421)
 
 PEERS_MAX = 254
 """Every node of a cluster links to every other; with more, floods and contexts outgrow their lines."""
+
+LDAP_TIMEOUT_MAX_S = 15.0
+"""A client that logs in gives up after some 30 seconds, and there may be two requests."""
+
+LDAP_CACHE_MAX_S = 3600.0
 
 PRIORITY_MAX = 2**31 - 1
 
@@ -95,6 +102,7 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
         certificates=tuple(_certificate(section, directory, file) for section in source.sections("certificate")),
         client_certificates=_client_certificates(source.section("client_certificates"), directory, file),
         oauth=_oauth(source.section("oauth"), file),
+        ldap=_ldap(source.section("ldap"), file),
         limits=_limits(source.section("limits")),
         http=_http(source.section("http"), directory),
         workers=_workers(source.section("workers")),
@@ -103,6 +111,7 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
     _check_listeners(source, config)
     _check_exposure(source, config)
     _check_clusters(source, config)
+    _check_ldap(source, config)
     if serving:
         _check_passwd_file(source, config.users)
         _check_checkpoint_directory(source, config)
@@ -115,6 +124,10 @@ def _users(section: Section, directory: Path, node: NodeConfig) -> UsersConfig:
     named = section.take("passwd_file", values.path(directory), None)
     if source is UserSource.FILE:
         return UsersConfig(named or default_config(node.id, directory).users.passwd_file)
+    if source is UserSource.LDAP:
+        if named is not None:
+            section.problem("passwd_file", 'users come from the server of [ldap] (source = "ldap"); remove this key')
+        return UsersConfig(node.cluster_users, source)
     if named is not None:
         text = (
             'users come from the cluster (source = "cluster"); remove this key, and bring the users of the file in once'
@@ -285,6 +298,42 @@ def _oauth(section: Section, file: Callable[[object], Path]) -> OauthConfig | No
     return oauth
 
 
+def _ldap(section: Section, file: Callable[[object], Path]) -> LdapConfig | None:
+    if not section.given:
+        for key in fields(LdapConfig):
+            section.take(key.name.removesuffix("_s"), values.text, None)
+        return None
+    defaults = LdapConfig("", "", "")
+    ldap = LdapConfig(
+        url=section.take_required("url", values.ldap_url, "ldaps://ldap.example.org"),
+        base=section.take_required("base", values.text, "ou=people,dc=example,dc=org"),
+        filter=section.take_required("filter", values.ldap_filter, "(mail=%u)"),
+        starttls=section.take("starttls", values.boolean, defaults.starttls),
+        ca=section.take("ca", file, None),
+        bind_dn=section.take("bind_dn", values.text, None),
+        password_file=section.take("password_file", file, None),
+        user_attribute=section.take("user_attribute", values.attribute, None),
+        quota_attribute=section.take("quota_attribute", values.attribute, None),
+        disabled_attribute=section.take("disabled_attribute", values.attribute, None),
+        timeout_s=section.take("timeout", values.duration(0.1, LDAP_TIMEOUT_MAX_S), defaults.timeout_s),
+        cache_s=section.take("cache", values.duration(1.0, LDAP_CACHE_MAX_S), defaults.cache_s),
+        cache_missing_s=section.take("cache_missing", values.duration(1.0, LDAP_CACHE_MAX_S), defaults.cache_missing_s),
+    )
+    if ldap.begins_with_tls and ldap.starttls:
+        section.problem("starttls", "an ldaps:// URL begins with TLS already; leave this key out, or write ldap://")
+    if not ldap.begins_with_tls and not ldap.starttls:
+        if ldap.ca is not None:
+            section.problem("ca", "it has no use without TLS; write ldaps:// in `url`, or starttls = true")
+        if not is_loopback(ldap.host):
+            text = f"passwords would cross the network to {ldap.host} unprotected; write ldaps://, or starttls = true"
+            section.problem("url", text)
+    if ldap.password_file is not None and ldap.bind_dn is None:
+        section.problem("password_file", "it has no use without `bind_dn`; add that, or leave this out")
+    if ldap.bind_dn is not None and ldap.password_file is None:
+        section.problem("bind_dn", "its password is missing: add `password_file`, whose first line has it")
+    return ldap
+
+
 def _http(section: Section, directory: Path) -> HttpConfig:
     return HttpConfig(
         tokens=section.take("tokens", values.path(directory), None),
@@ -338,6 +387,17 @@ def _check_listeners(source: Source, config: Config) -> None:
         if address in taken:
             source.problem(("listen", door), f"{door}: {address} is already used by {taken[address]!r}")
         taken.setdefault(address, door)
+
+
+def _check_ldap(source: Source, config: Config) -> None:
+    """Check that [ldap] is there if users come from there, and that a site of clusters has another source."""
+    if config.users.source is not UserSource.LDAP:
+        return
+    if config.ldap is None:
+        source.problem(("users", "source"), "source: users come from an LDAP server, so add a section [ldap]")
+    if config.clusters:
+        text = "source: with [[cluster]], each user's cluster must be known, and an LDAP server does not tell it"
+        source.problem(("users", "source"), text)
 
 
 def _check_clusters(source: Source, config: Config) -> None:

@@ -143,21 +143,62 @@ class MastershipConfig:
 
 
 class UserSource(StrEnum):
-    """The source of users: a passwd-file that the operator keeps, or the cluster's own table."""
+    """The source of users: a passwd-file that the operator keeps, the cluster's own table, or an LDAP server."""
 
     FILE = "file"
     CLUSTER = "cluster"
+    LDAP = "ldap"
 
 
 @dataclass(frozen=True, slots=True)
 class UsersConfig:
     """Users with mail here (`replicator.users`).
 
-    The file need not exist yet. If users come from the cluster, the node writes it.
+    The file need not exist yet. If users come from the cluster, the node writes it; if from a server, nobody does.
     """
 
     passwd_file: Path
     source: UserSource = UserSource.FILE
+
+
+@dataclass(frozen=True, slots=True)
+class LdapConfig:
+    """An LDAP server that knows the users. `url`: `ldap://HOST[:PORT]` or `ldaps://HOST[:PORT]`.
+
+    `ca`: a PEM file with the CA of the server's certificate; None: the system's CAs. `bind_dn` searches, with the
+    password in the first line of `password_file`; None: without a log-in. `filter` has `%u` for a name, `%n` and `%d`
+    for its parts. The attributes give a user's own name, quota, and whether the user is disabled; None: none does.
+    `cache_s`, `cache_missing_s`: seconds for which answers about users, and that there is none, are good.
+    """
+
+    url: str
+    base: str
+    filter: str
+    starttls: bool = False
+    ca: Path | None = None
+    bind_dn: str | None = None
+    password_file: Path | None = None
+    user_attribute: str | None = None
+    quota_attribute: str | None = None
+    disabled_attribute: str | None = None
+    timeout_s: float = 5.0
+    cache_s: float = 60.0
+    cache_missing_s: float = 10.0
+
+    @property
+    def host(self) -> str:
+        """The server's name, or its IP address."""
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def port(self) -> int:
+        """The server's port."""
+        return urlsplit(self.url).port or (636 if self.begins_with_tls else 389)
+
+    @property
+    def begins_with_tls(self) -> bool:
+        """True if the connection is encrypted from its beginning."""
+        return self.url.startswith("ldaps:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,9 +454,15 @@ class Config:
     certificates: tuple[CertificateConfig, ...] = ()  # for clients; none: that of `tls`
     client_certificates: ClientCertificatesConfig | None = None
     oauth: OauthConfig | None = None
+    ldap: LdapConfig | None = None
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
     workers: WorkersConfig = field(default_factory=WorkersConfig)
+
+
+def user_server(config: Config) -> LdapConfig | None:
+    """Return the server that knows the users; None: they come from a file or from the cluster."""
+    return config.ldap if config.users.source is UserSource.LDAP else None
 
 
 def default_copies(nodes: int) -> int:

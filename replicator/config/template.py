@@ -15,6 +15,7 @@ from replicator.config.model import (
     ClusterConfig,
     Config,
     HttpConfig,
+    LdapConfig,
     LimitsConfig,
     OauthConfig,
     PeerConfig,
@@ -54,6 +55,8 @@ def config_text(config: Config, directory: Path) -> str:
         sections.append(_client_certificates(config.client_certificates, directory))
     if config.oauth is not None:
         sections.append(_oauth(config.oauth, directory))
+    if config.ldap is not None:
+        sections.append(_ldap(config.ldap, directory))
     if config.limits != LimitsConfig():
         sections.append(_limits(config.limits))
     sections.append(_quota(config.quota))
@@ -102,6 +105,8 @@ def _writes(config: Config) -> str:
 
 
 def _users(users: UsersConfig, directory: Path) -> str:
+    if users.source is UserSource.LDAP:
+        return '[users]\nsource = "ldap"    # see [ldap]\n'
     if users.source is UserSource.CLUSTER:
         return '[users]\nsource = "cluster"    # the same at all nodes; see `replicator user`\n'
     return f"[users]\npasswd_file = {_path(users.passwd_file, directory)}    # user:{{SCHEME}}hash\n"
@@ -179,6 +184,24 @@ def _oauth(oauth: OauthConfig, directory: Path) -> str:
         + (f"scopes = {json.dumps(oauth.scopes)}\n" if oauth.scopes else "")
         + (f"algorithms = {json.dumps(oauth.algorithms)}\n" if oauth.algorithms != ALGORITHMS else "")
         + (f"refresh = {_duration(oauth.refresh_s)}\n" if oauth.refresh_s != REFRESH_S else "")
+    )
+
+
+def _ldap(ldap: LdapConfig, directory: Path) -> str:
+    paths = {"ca": ldap.ca, "password_file": ldap.password_file}
+    keys = ("bind_dn", "user_attribute", "quota_attribute", "disabled_attribute")
+    given = {key: value for key in keys if (value := getattr(ldap, key)) is not None}
+    return (
+        "[ldap]    # the server that knows the users\n"
+        f"url = {_quoted(ldap.url)}\n"
+        + ("starttls = true\n" if ldap.starttls else "")
+        + "".join(f"{key} = {_path(path, directory)}\n" for key, path in paths.items() if path is not None)
+        + f"base = {_quoted(ldap.base)}\n"
+        f"filter = {_quoted(ldap.filter)}    # %u: a name; %n, %d: before and after its @\n"
+        + "".join(f"{key} = {_quoted(value)}\n" for key, value in given.items())
+        + f"timeout = {_duration(ldap.timeout_s)}\n"
+        f"cache = {_duration(ldap.cache_s)}    # how long an answer about a user is good\n"
+        f"cache_missing = {_duration(ldap.cache_missing_s)}    # and that there is none\n"
     )
 
 

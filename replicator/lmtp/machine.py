@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
-from replicator.errors import MailError
+from replicator.errors import MailError, UserNotLearnedError
 from replicator.lmtp import replies
 from replicator.lmtp.replies import Reply, reply_for
 from replicator.lmtp.syntax import Address, Path, parse_from, parse_host, parse_to
@@ -131,11 +131,20 @@ class TlsAccepted:
     """STARTTLS was accepted: send the output, begin TLS, and call `LmtpMachine.tls_began`."""
 
 
-Event = MessageBegun | MessageData | MessageEnded | MessageDropped | TlsAccepted
+@dataclass(frozen=True, slots=True)
+class UserAsked:
+    """A recipient whom `find_user` does not know yet: learn the name, and advance again."""
+
+    name: str
+
+
+Event = MessageBegun | MessageData | MessageEnded | MessageDropped | TlsAccepted | UserAsked
 
 
 class LmtpMachine:
     """One connection. `find_user` maps an `Address.name` to its user, or to None; it may raise MailError.
+
+    UserNotLearnedError from it becomes the event `UserAsked`, and the line is processed once more.
 
     `offers_tls`: STARTTLS is offered (RFC 3207).
     """
@@ -237,7 +246,11 @@ class LmtpMachine:
             return False
         line = bytes(self._buffer[: end + 1])
         del self._buffer[: end + 1]
-        self._command(line)
+        try:
+            self._command(line)
+        except UserNotLearnedError as asked:
+            self._buffer[:0] = line
+            self._events.append(UserAsked(asked.name))
         return True
 
     def _take_data(self) -> bool:
@@ -396,6 +409,8 @@ class LmtpMachine:
             return replies.TOO_MANY_RECIPIENTS
         try:
             user = self._find_user(path.address.name)
+        except UserNotLearnedError:
+            raise
         except MailError as error:
             return reply_for(error)
         if user is None:

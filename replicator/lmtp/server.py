@@ -11,7 +11,16 @@ import trio
 from protocol.units import KIB
 from replicator.lmtp import replies
 from replicator.lmtp.delivery import Delivery
-from replicator.lmtp.machine import Envelope, Event, LmtpMachine, MessageBegun, MessageData, MessageEnded, TlsAccepted
+from replicator.lmtp.machine import (
+    Envelope,
+    Event,
+    LmtpMachine,
+    MessageBegun,
+    MessageData,
+    MessageEnded,
+    TlsAccepted,
+    UserAsked,
+)
 from replicator.lmtp.replies import Reply
 from replicator.lmtp.services import LmtpServices, places_of
 from replicator.mail.mailstore import sending_s
@@ -108,6 +117,10 @@ class _Connection:
                 self._does(None)
             elif isinstance(event, TlsAccepted):
                 await self._start_tls()
+            elif isinstance(event, UserAsked):
+                self._does("RCPT")
+                await self._services.users.learn(event.name)
+                self._does(None)
             event = after or await self._next_event()
 
     async def _start_tls(self) -> None:

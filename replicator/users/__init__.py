@@ -4,8 +4,8 @@
 password, `decoys` answers for those who cannot log in, `bearer` reads messages with an access token, `passwd_file`
 reads and edits the file, `words` understands what its lines say besides, `followed_file` reads it again when it has
 changed, `accounts` shows all of that to operators, `trial` why somebody cannot log in, `attempts` slows guessing down,
-`directory` answers the doors. A user's name is always in lower case, however it was written. Passwords are never logged
-and never kept, not even here.
+`directory` answers the doors, or `elsewhere` if a server elsewhere knows the users. A user's name is always in lower
+case, however it was written. Passwords are never logged and never kept, not even here.
 """
 
 from replicator.users.accounts import Account, list_accounts
@@ -18,6 +18,8 @@ from replicator.users.bearer import (
     xoauth2_challenge,
 )
 from replicator.users.directory import Identity, Login, UserDirectory
+from replicator.users.elsewhere.directory import ExternalDirectory
+from replicator.users.elsewhere.source import Found, SourceError, UserSource, Verdict
 from replicator.users.names import UserNames, folded
 from replicator.users.passwd_file.editing import (
     add_user,
@@ -41,6 +43,9 @@ from replicator.users.trial import Obstacle, Reason, Trial
 from replicator.users.words.home_cluster import Site
 from replicator.users.words.quota_limits import NO_LIMITS, QuotaLimits
 
+Directory = UserDirectory | ExternalDirectory
+"""The users of a node, as all its parts use them."""
+
 __all__ = [
     "DEFAULT_SCHEME",
     "NEW_SCHEMES",
@@ -50,6 +55,9 @@ __all__ = [
     "BearerMessage",
     "ChannelBindingError",
     "ClientFirst",
+    "Directory",
+    "ExternalDirectory",
+    "Found",
     "Identity",
     "Login",
     "Obstacle",
@@ -62,12 +70,15 @@ __all__ = [
     "ScramExchange",
     "ScramKeys",
     "Site",
+    "SourceError",
     "TokenFault",
     "Trial",
     "UserDirectory",
     "UserExistsError",
     "UserNames",
+    "UserSource",
     "UserUnknownError",
+    "Verdict",
     "add_user",
     "delete_user",
     "folded",

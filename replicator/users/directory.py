@@ -117,6 +117,10 @@ class UserDirectory:
         """Return all problems of the file now, including single lines, as `file:line: problem`."""
         return self._file.problems()
 
+    async def learn(self, name: str) -> None:  # noqa: ARG002 - all users are known
+        """Make sure that `find` can answer for this name: see `UserNames`."""
+        await trio.lowlevel.checkpoint()
+
     def find(self, name: str) -> str | None:
         """Return the user of an address or login name (see `names`), even one with an unusable hash; None if unknown.
 
@@ -221,7 +225,7 @@ class UserDirectory:
         return self._trial(user, user, reasons_against(table, user, self._site, is_right=is_right))
 
     async def _fits(self, stored: PasswordHash, secret: bytes) -> bool:
-        return _is_usable(secret) and await self._run_in_thread(lambda: stored.check(secret))
+        return is_usable(secret) and await self._run_in_thread(lambda: stored.check(secret))
 
     def _trial(self, counted_as: str, user: str | None, reasons: Sequence[Reason]) -> Trial:
         slowed = [one for one in self.penalties() if one.user == counted_as[:NAME_CHARACTERS_MAX] and one.waits_s]
@@ -330,7 +334,7 @@ class UserDirectory:
 
     async def _check(self, user: str, secret: bytes) -> Login | None:
         stored, version = self._file.known().users.get(user), self._file.version
-        usable = _is_usable(secret)
+        usable = is_usable(secret)
         against = stored or self._file.decoys.hash_to_check()
         matches = await self._run_in_thread(lambda: against.check(secret if stored and usable else b"-"))
         if stored is None or not usable or not matches or user in self._file.known().disabled:
@@ -351,5 +355,6 @@ class UserDirectory:
         return hmac.digest(self.key, user.encode("utf-8", "surrogateescape") + b"\0" + secret, hashlib.sha256)
 
 
-def _is_usable(secret: bytes) -> bool:
+def is_usable(secret: bytes) -> bool:
+    """Return True if this can be a password at all."""
     return 1 <= len(secret) <= PASSWORD_MAX_BYTES and 0 not in secret

@@ -16,10 +16,14 @@ DETAIL = "+"
 class UserNames(Protocol):
     """Look-up of the users with mail on this node."""
 
+    async def learn(self, name: str) -> None:
+        """Ask whoever knows the users about this name, if need be, so that `find` can answer now. Raises nothing."""
+        ...
+
     def find(self, name: str) -> str | None:
         """Return the user of an address or a login name, or None. Never waits.
 
-        Raises UsersUnavailableError while the users are unknown.
+        Raises UsersUnavailableError while the users are unknown, and UserNotLearnedError if `learn` is to be called.
         """
         ...
 

@@ -35,13 +35,15 @@ class Reason:
 class Trial:
     """The outcome. `user`: whom the name means; None: nobody. It may log in if there are no `reasons`.
 
-    `waits_s`: seconds for which attempts at this user are delayed now, at the addresses that `slowed` names.
+    `waits_s`: seconds for which attempts at this user are delayed now, at the addresses that `slowed` names. `answer`:
+    what a server said that knows the users; None: they come from a passwd-file.
     """
 
     user: str | None
     reasons: tuple[Reason, ...]
     waits_s: float
     slowed: tuple[str, ...]
+    answer: str | None = None
 
 
 def reasons_against(table: UserTable, user: str, site: Site | None, *, is_right: bool | None) -> list[Reason]:

@@ -143,7 +143,7 @@ async def test_log_ins_are_tried_without_a_trace(services: HttpServices, tmp_pat
     await trio.Path(tmp_path / "users.passwd").write_text("alice:{PLAIN}secret\n")
     async with conversation(HttpServer(services)) as client:
         right = await ask(client, "POST", "/Alice%40x/try-login", {"password": "secret"})
-        assert right.json == {"user": "alice", "reasons": [], "waits_s": 0.0, "slowed": []}
+        assert right.json == {"user": "alice", "reasons": [], "waits_s": 0.0, "slowed": [], "answer": None}
         wrong = await ask(client, "POST", "/alice/try-login", {"password": "x"})
         assert wrong.json["reasons"] == [{"obstacle": "wrong_password", "text": "the password is wrong"}]
         assert (await ask(client, "POST", "/alice/try-login", {})).status == 400

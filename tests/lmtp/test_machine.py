@@ -14,6 +14,7 @@ from replicator.errors import (
     MessageTooLargeError,
     QuotaExceededError,
     UnavailableError,
+    UserNotLearnedError,
 )
 from replicator.lmtp.machine import (
     LEGAL,
@@ -26,6 +27,7 @@ from replicator.lmtp.machine import (
     MessageEnded,
     Recipient,
     TlsAccepted,
+    UserAsked,
 )
 from replicator.lmtp.replies import reply_for
 from replicator.lmtp.syntax import Address
@@ -452,3 +454,28 @@ def test_starttls_is_not_offered_without_certificates() -> None:
     client = MachineClient()
     assert "STARTTLS" not in client.send(b"LHLO x\r\n")
     assert client.send(b"STARTTLS\r\n").startswith("502 ")
+
+
+@pytest.mark.parametrize("size", [None, 1, 7])
+def test_unknown_recipients_are_asked_for_and_answered_in_order(size: int | None) -> None:
+    learned: dict[str, str | None] = {}
+    asked = []
+
+    def find(name: str) -> str | None:
+        if name not in learned:
+            raise UserNotLearnedError(name)
+        return learned[name]
+
+    machine = LmtpMachine("dc1", LIMIT, find)
+    data = (
+        b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice@here>\r\nRCPT TO:<nobody@here>\r\nRCPT TO:<alice@here>\r\nRSET\r\n"
+    )
+    for start in range(0, len(data), size or len(data)):
+        machine.receive(data[start : start + (size or len(data))])
+        while (event := machine.advance()) is not None:
+            assert isinstance(event, UserAsked)
+            asked.append(event.name)
+            learned[event.name] = {"alice@here": "alice"}.get(event.name)
+    codes = [line[:4] for line in machine.take_output().split(b"\r\n") if line[3:4] == b" "]
+    assert asked == ["alice@here", "nobody@here"]
+    assert codes[-5:] == [b"250 ", b"250 ", b"550 ", b"250 ", b"250 "]

@@ -55,8 +55,8 @@ async def _check_former(services: HttpServices, user: str) -> None:
         raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
     try:
         if services.user_table is None:
-            services.users.find(user)  # raises if users are not known now
-            is_user = user in services.oversight.users()
+            # Raises if users are not known now. A name with a detail may be that of a former user beside a present one.
+            is_user = services.users.find(user) == user
         else:
             is_user = await services.user_table.has(user)
             if is_user:

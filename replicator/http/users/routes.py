@@ -109,7 +109,8 @@ def _table(services: HttpServices) -> UserControl:
     if services.user_table is None:
         raise ProblemError(
             HTTPStatus.CONFLICT,
-            'users of this node come from its passwd-file: edit that, or set `source = "cluster"` in [users]',
+            "users of this node come from its passwd-file, or from a server: change them there, or set"
+            ' `source = "cluster"` in [users]',
         )
     return services.user_table
 

@@ -13,6 +13,7 @@ from replicator.runtime.metrics.doors import (
     OauthMetrics,
     QuotaMetrics,
     RefusalMetrics,
+    UserSourceMetrics,
 )
 from replicator.runtime.metrics.event_loop import LoopMetrics
 from replicator.runtime.metrics.exposition import exposition
@@ -35,5 +36,6 @@ __all__ = [
     "QuotaMetrics",
     "RefusalMetrics",
     "ReplicationMetrics",
+    "UserSourceMetrics",
     "exposition",
 ]

@@ -25,9 +25,10 @@ PATIENCE_S = 30.0
 class AttemptQueue:
     """The attempts at the doors of one process, counted for users and networks. Belongs to the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: int = HASHES_AT_ONCE) -> None:
+        """`at_once`: attempts that are checked at a time."""
         self._throttle = Throttle()
-        self._hashing = trio.CapacityLimiter(HASHES_AT_ONCE)
+        self._hashing = trio.CapacityLimiter(at_once)
         self._pair_turns: Turns[tuple[str, str]] = Turns()
         self._user_turns: Turns[str] = Turns()
         self._address_turns: Turns[str] = Turns()

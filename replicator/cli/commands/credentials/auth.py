@@ -52,6 +52,8 @@ def _tell(name: str, trial: Trial) -> None:
         click.echo(f"{name} may log in" + (f", as {trial.user}" if trial.user != name else ""))
     for reason in trial.reasons:
         click.echo(f"{name} may not log in: {reason.text}")
+    if trial.answer is not None:
+        click.echo(trial.answer)
     if trial.slowed:
         where = ", ".join(address or "this machine" for address in trial.slowed)
         click.echo(f"After failed attempts, others wait for {trial.waits_s:.1f} s more at the most, from: {where}")

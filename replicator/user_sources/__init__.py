@@ -1,0 +1,9 @@
+"""Servers elsewhere that know the users, and how they are asked.
+
+`ldap` asks an LDAP server, by a library that only nodes with such a server need; `ldap_filter` writes its filters. What
+the answers mean for log-ins and mail is decided in `replicator.users.elsewhere`.
+"""
+
+from replicator.user_sources.sources import ldap_faults, users_of_server
+
+__all__ = ["ldap_faults", "users_of_server"]

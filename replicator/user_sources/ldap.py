@@ -1,0 +1,337 @@
+"""An LDAP server (RFC 4511): users are found by a search, and a password is right if their entry can bind with it.
+
+The library `ldap3` speaks the protocol. It blocks, so each request runs in a thread; one that does not end in time is
+given up, and its thread ends by the timeouts of its socket. Searches keep their connections; a password is checked on a
+connection of its own, so that no connection ever has the rights of another user.
+"""
+
+from __future__ import annotations
+
+import secrets
+import ssl
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from math import ceil
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+from ldap3 import NONE, SIMPLE, SUBTREE, SYNC, Connection, Server, Tls
+from ldap3.core.exceptions import LDAPException
+
+from replicator.config import LdapConfig
+from replicator.runtime.environment import ThreadRunner
+from replicator.runtime.sizes import MESSAGES_MAX, SIZE_MAX_BYTES, parse_size
+from replicator.user_sources.ldap_filter import filter_for
+from replicator.users import Found, SourceError, Verdict
+
+T = TypeVar("T")
+
+REQUESTS_AT_ONCE = 16
+"""Requests, and so connections, at a time. The others wait, within their deadline."""
+
+IDLE_MAX = 4
+"""Connections for searches that are kept while they have nothing to do."""
+
+ENTRIES_MAX = 2
+"""Entries that a search may return: two are one too many."""
+
+PASSWORD_FILE_MAX_BYTES = 4096
+
+SUCCESS = 0
+REFUSED = frozenset({19, 32, 48, 49, 50, 53})
+"""Result codes of a bind that speak about the user: constraintViolation and unwillingToPerform of locked accounts,
+noSuchObject, inappropriateAuthentication of entries without a password, invalidCredentials, insufficientAccessRights
+(RFC 4511 appendix A). All others speak about the server."""
+
+KEYS_BY_RESULT = {
+    "noSuchObject": "base",
+    "invalidDNSyntax": "base",
+    "referral": "base",
+    "insufficientAccessRights": "bind_dn",
+    "strongerAuthRequired": "bind_dn",
+    "operationsError": "bind_dn",
+}
+"""The keys of [ldap] that a search's failure speaks about; else it is `filter`."""
+
+NOT_DISABLED = frozenset({"", "0", "false", "no", "none"})
+"""Values of the attribute for disabled users, in lower case, that do not disable."""
+
+
+class LdapSource:
+    """The configured server. Belongs to the event loop; `run_in_thread` abandons work when it is cancelled."""
+
+    def __init__(self, config: LdapConfig, run_in_thread: ThreadRunner) -> None:
+        self._config = config
+        self._run_in_thread = run_in_thread
+        self._room = trio.CapacityLimiter(REQUESTS_AT_ONCE)
+        self._idle: deque[Connection] = deque()  # threads take and put: its methods are atomic
+        self._is_closed = False
+        self.name = config.url
+
+    async def look_up(self, name: str) -> Found | None:
+        """Return the user whose entry the filter finds. Raises SourceError."""
+        return await self._in_time(lambda: self._searched(name))
+
+    async def check(self, found: Found | None, password: str, address: str | None) -> Verdict:  # noqa: ARG002
+        """Return whether the user's entry can bind with this password. Raises SourceError."""
+        # Nobody has this DN, so the server refuses; it need not even be below an entry that exists.
+        entry = found.entry if found is not None else f"cn={secrets.token_hex(8)},{self._config.base}"
+        return await self._in_time(lambda: self._bound(entry, password))
+
+    async def rehearse(self) -> None:
+        """Connect, log in and search as at a look-up, for somebody who is not there. Raises SourceError."""
+        await self._in_time(lambda: self._searched(f"{secrets.token_hex(8)}@example.invalid"))
+
+    def close(self) -> None:
+        """Close the connections that have nothing to do, and keep none from now on."""
+        self._is_closed = True
+        while self._idle:
+            with suppress(IndexError):
+                _close(self._idle.pop())
+
+    async def _in_time(self, work: Callable[[], T]) -> T:
+        """Do blocking work in a thread. Raises SourceError, after `timeout` at the latest."""
+        try:
+            with trio.fail_after(self._config.timeout_s):
+                async with self._room:
+                    return await self._run_in_thread(work)
+        except trio.TooSlowError:
+            raise self._error(f"there was no answer within {self._config.timeout_s:g} s", "timeout") from None
+
+    def _searched(self, name: str) -> Found | None:
+        """Search on a connection that is idle, or on a new one. Raises SourceError."""
+        while self._idle:
+            with suppress(IndexError, LDAPException):  # taken by another thread; or the server has closed it meanwhile
+                return self._search(self._idle.popleft(), name)
+        try:
+            return self._search(self._service_connection(), name)
+        except LDAPException as error:
+            raise self._error(f"the search failed: {_told(error)}", "filter") from error
+
+    def _search(self, connection: Connection, name: str) -> Found | None:
+        """Raises SourceError, LDAPException."""
+        config, text = self._config, filter_for(self._config.filter, name)
+        named = (config.user_attribute, config.quota_attribute, config.disabled_attribute)
+        wanted = [each for each in named if each is not None] or ["1.1"]  # no attribute: RFC 4511 section 4.5.1.8
+        limit_s = _whole(config.timeout_s)
+        try:
+            connection.search(config.base, text, SUBTREE, attributes=wanted, size_limit=ENTRIES_MAX, time_limit=limit_s)
+        except LDAPException:
+            _close(connection)
+            raise
+        code, described = connection.result["result"], connection.result["description"]
+        entries = [each for each in connection.response or () if each["type"] == "searchResEntry"]
+        self._keep(connection)
+        if len(entries) > 1:
+            raise self._error(f"the filter finds more than one entry, such as {entries[0]['dn']}", "filter")
+        if code != SUCCESS:
+            key = KEYS_BY_RESULT.get(described, "filter")
+            raise self._error(f"the search below {config.base!r} failed: {described}", key)
+        return self._found(name, entries[0]) if entries else None
+
+    def _keep(self, connection: Connection) -> None:
+        """Keep a connection for another search, if there is room."""
+        if self._is_closed or len(self._idle) >= IDLE_MAX:
+            _close(connection)
+        else:
+            self._idle.append(connection)
+
+    def _found(self, name: str, entry: Mapping[str, object]) -> Found:
+        """Return the user of an entry. Raises SourceError."""
+        values = _values(entry["raw_attributes"])
+        dn = str(entry["dn"])
+        return Found(self._own_name(dn, values) or name, dn, self._is_disabled(values), self._limits(dn, values))
+
+    def _own_name(self, dn: str, values: Mapping[str, Sequence[str]]) -> str | None:
+        """Return the user's own name in lower case; None: no attribute is configured. Raises SourceError."""
+        attribute = self._config.user_attribute
+        if attribute is None:
+            return None
+        named = values.get(attribute.lower(), ())
+        if len(named) != 1:
+            raise self._error(f"{dn} has {len(named) or 'no'} values of {attribute}", "user_attribute")
+        return named[0].lower()
+
+    def _is_disabled(self, values: Mapping[str, Sequence[str]]) -> bool:
+        attribute = self._config.disabled_attribute
+        return attribute is not None and any(
+            value.lower() not in NOT_DISABLED for value in values.get(attribute.lower(), ())
+        )
+
+    def _limits(self, dn: str, values: Mapping[str, Sequence[str]]) -> dict[str, int | None]:
+        """Return the limits that an entry sets. Raises SourceError."""
+        attribute = self._config.quota_attribute
+        limits: dict[str, int | None] = {}
+        for value in values.get(attribute.lower(), ()) if attribute is not None else ():
+            try:
+                limits |= quota_of(value)
+            except ValueError as error:
+                raise self._error(f"{dn}: {error}", "quota_attribute") from None
+        return limits
+
+    def _bound(self, dn: str, password: str) -> Verdict:
+        """Bind as an entry. Raises SourceError."""
+        connection = self._connected(dn, password)
+        try:
+            connection.bind()
+        except LDAPException as error:
+            raise self._error(f"the log-in of {dn} failed: {_told(error)}", "url") from error
+        finally:
+            described = (connection.result or {}).get("description")
+            code = (connection.result or {}).get("result")
+            _close(connection)
+        if code != SUCCESS and code not in REFUSED:
+            raise self._error(f"the log-in of {dn} failed: {described}", "url")
+        return Verdict(code == SUCCESS, f"its log-in answers {described}")
+
+    def _service_connection(self) -> Connection:
+        """Return a connection that may search. Raises SourceError."""
+        config = self._config
+        password = None if config.password_file is None else self._password(config.password_file)
+        connection = self._connected(config.bind_dn, password)
+        try:
+            connection.bind()
+        except LDAPException as error:
+            _close(connection)
+            raise self._error(f"the log-in failed: {_told(error)}", "bind_dn") from error
+        if connection.result["result"] != SUCCESS:
+            described = connection.result["description"]
+            _close(connection)
+            who = config.bind_dn or "nobody (there is no bind_dn)"
+            raise self._error(f"the log-in of {who} was refused: {described}", "bind_dn")
+        return connection
+
+    def _connected(self, dn: str | None, password: str | None) -> Connection:
+        """Return a connection that has not logged in, with TLS if configured. Raises SourceError."""
+        config = self._config
+        connection = None
+        try:
+            server = Server(
+                config.host,
+                config.port,
+                use_ssl=config.begins_with_tls,
+                tls=self._tls(),
+                get_info=NONE,
+                connect_timeout=config.timeout_s,
+            )
+            authentication = SIMPLE if dn is not None else None
+            connection = Connection(
+                server,
+                dn,
+                password,
+                authentication=authentication,
+                client_strategy=SYNC,
+                auto_referrals=False,
+                check_names=False,
+                raise_exceptions=False,
+                receive_timeout=_whole(config.timeout_s),
+            )
+            connection.open(read_server_info=False)
+        except (LDAPException, OSError) as error:
+            if connection is not None:
+                _close(connection)
+            raise self._error(f"there is no connection: {_told(error)}", "url") from error
+        try:
+            if config.starttls and not connection.start_tls(read_server_info=False):
+                described = connection.result["description"]
+                _close(connection)
+                raise self._error(f"StartTLS was refused: {described}", "starttls")
+        except (LDAPException, OSError) as error:
+            _close(connection)
+            raise self._error(f"StartTLS failed: {_told(error)}", "starttls") from error
+        return connection
+
+    def _tls(self) -> Tls | None:
+        if not self._config.begins_with_tls and not self._config.starttls:
+            return None
+        return _VerifiedTls(self._config.ca)
+
+    def _password(self, file: Path) -> str:
+        """Return the first line of the file: it is read anew for each connection. Raises SourceError."""
+        try:
+            with file.open("rb") as stream:
+                password = stream.read(PASSWORD_FILE_MAX_BYTES).split(b"\n", 1)[0].rstrip(b"\r").decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise self._error(f"{file} cannot be read: {error}", "password_file") from error
+        if not password:  # a bind without a password would succeed as nobody (RFC 4513 section 5.1.2)
+            raise self._error(f"the first line of {file} is empty", "password_file")
+        return password
+
+    def _error(self, text: str, key: str) -> LdapError:
+        return LdapError(f"{self.name}: {text}", key)
+
+
+class LdapError(SourceError):
+    """Lack of a usable answer. `key`: the key of [ldap] to look at first."""
+
+    def __init__(self, text: str, key: str) -> None:
+        super().__init__(text)
+        self.key = key
+
+
+class _VerifiedTls(Tls):
+    """TLS whose certificates OpenSSL verifies, with the server's name: the library looks at names by a deprecated way.
+
+    Raises OSError if the file of the CA cannot be used.
+    """
+
+    def __init__(self, ca: Path | None) -> None:
+        super().__init__()
+        self._context = ssl.create_default_context(cafile=ca)
+
+    def wrap_socket(self, connection: Connection, do_handshake: bool = False) -> None:  # noqa: FBT001, FBT002, ARG002
+        """Encrypt a connection, which both kinds of TLS call."""
+        connection.socket = self._context.wrap_socket(connection.socket, server_hostname=connection.server.host)
+
+
+def quota_of(value: str) -> dict[str, int | None]:
+    """Return the limits of an attribute's value: a size, octets, or a rule of Dovecot's. Raises ValueError.
+
+    Sizes are such as `500MiB`, and Dovecot's `*:storage=1G` or `*:messages=1000`; 0 and `none` mean no limit.
+    """
+    limits: dict[str, int | None] = {}
+    for word in value.strip().removeprefix("*:").split(":"):
+        name, _, number = word.rpartition("=")
+        if name == "messages" and number.isascii() and number.isdecimal() and int(number) <= MESSAGES_MAX:
+            limits["messages"] = int(number) or None
+        elif name in {"", "storage"}:
+            limits["storage_bytes"] = _octets(number)
+        else:
+            raise ValueError(f"expected a quota such as '1GiB', '*:storage=1G' or '*:messages=1000', not {value!r}")
+    return limits
+
+
+def _octets(text: str) -> int | None:
+    """Return a size; None: no limit. Raises ValueError."""
+    if text in {"none", "0"}:
+        return None
+    unit = text[-1:].upper()
+    size = f"{text[:-1]}{unit}iB" if unit in "KMGT" and unit else f"{text}B" if text.isdecimal() else text
+    size_bytes = parse_size(size)
+    if size_bytes is None or not 1 <= size_bytes <= SIZE_MAX_BYTES:
+        raise ValueError(f"expected a size such as '500MiB', '1G' or a number of octets, not {text!r}")
+    return size_bytes
+
+
+def _values(raw: object) -> dict[str, list[str]]:
+    """Return the values of an entry's attributes, by their names in lower case."""
+    assert isinstance(raw, Mapping)
+    return {str(name).lower(): [value.decode("utf-8", "replace") for value in values] for name, values in raw.items()}
+
+
+def _whole(seconds: float) -> int:
+    return ceil(seconds)
+
+
+def _told(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _close(connection: Connection) -> None:
+    opened = connection.socket
+    with suppress(LDAPException, OSError):
+        connection.unbind()
+    if opened is not None:  # which the library leaves open where it fails
+        opened.close()

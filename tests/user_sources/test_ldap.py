@@ -1,0 +1,310 @@
+"""Log-ins and look-ups at a real LDAP server."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+from prometheus_client import CollectorRegistry
+
+from replicator.config import LdapConfig
+from replicator.errors import UserNotLearnedError, UsersUnavailableError
+from replicator.runtime.environment import Abandoning
+from replicator.runtime.metrics import exposition
+from replicator.user_sources import ldap_faults, users_of_server
+from replicator.user_sources.ldap import LdapSource, quota_of
+from replicator.user_sources.ldap_filter import escaped, filter_for
+from replicator.users import ExternalDirectory, Identity, Login, QuotaLimits, SourceError
+from tests.user_sources.slapd import BASE, SERVICE_DN, Slapd, needs_slapd, restarted, slapd
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slapd]:
+    with slapd(tmp_path_factory.mktemp("slapd")) as server:
+        server.add("alice", "secret", "mail: alice@example.org", "mail: a.smith@example.org", "departmentNumber: 1G")
+        server.add("bob", "hidden", "mail: bob@example.org", "employeeType: TRUE", "departmentNumber: *:messages=7")
+        server.add("carol", "quiet", "mail: carol@example.org", "employeeType: false", "departmentNumber: lots")
+        server.add("twin1", "x", "mail: twin@example.org")
+        server.add("twin2", "x", "mail: twin@example.org")
+        yield server
+
+
+def config_of(server: Slapd) -> LdapConfig:
+    return LdapConfig(
+        url=server.ldaps_url,
+        base=BASE,
+        filter="(&(objectClass=inetOrgPerson)(|(uid=%u)(mail=%u)))",
+        ca=server.ca,
+        bind_dn=SERVICE_DN,
+        password_file=server.password_file,
+        user_attribute="uid",
+        quota_attribute="departmentNumber",
+        disabled_attribute="employeeType",
+    )
+
+
+Maker = Callable[..., ExternalDirectory]
+
+
+@pytest.fixture
+def directory_of() -> Iterator[Maker]:
+    """Yield a function that makes directories, whose connections are closed after the test."""
+    made = []
+
+    def make(config: LdapConfig, registry: CollectorRegistry | None = None) -> ExternalDirectory:
+        users = users_of_server(config, lambda: 1_000, registry or CollectorRegistry(), quota=QuotaLimits(5, 5))
+        made.append(users)
+        return users
+
+    yield make
+    for users in made:
+        users.close()
+
+
+@needs_slapd
+@pytest.mark.parametrize("changed", [{}, {"url": "", "starttls": True}, {"url": "", "ca": None}])
+async def test_password_is_checked_by_each_kind_of_connection(
+    people: Slapd, directory_of: Maker, changed: dict[str, object]
+) -> None:
+    if "url" in changed:
+        changed = {**changed, "url": people.url}
+    users = directory_of(replace(config_of(people), **changed))  # type: ignore[arg-type]
+    assert await users.verify("Alice+lists@Example.org", "secret", address="192.0.2.1") == Login("alice")
+    assert await users.verify("a.smith@example.org", "secret") == Login("alice")
+    assert await users.verify("alice", "wrong") is None
+    assert await users.verify("nobody@example.org", "secret") is None
+    for unusable in ("", "\0", "x" * 5000):
+        assert await users.verify("alice", unusable) is None, "an empty password must not become a log-in as nobody"
+
+
+@needs_slapd
+async def test_look_up_needs_no_password(people: Slapd, directory_of: Maker) -> None:
+    users = directory_of(config_of(people))
+    with pytest.raises(UserNotLearnedError):
+        users.find("alice@example.org")
+    for name, user in {"alice@example.org": "alice", "x@example.org": None, "bob@other.example": "bob"}.items():
+        await users.learn(name)
+        assert users.find(name) == user
+
+
+@needs_slapd
+@pytest.mark.parametrize("name", ["*", "alice)(uid=*", "a*", "(", "\\2a", "ali\\63e", "al*ce@example.org", "ä*", "|"])
+async def test_name_is_no_part_of_the_filter(people: Slapd, directory_of: Maker, name: str) -> None:
+    users = directory_of(config_of(people))
+    await users.learn(name)
+    assert users.find(name) is None
+    assert not users.unreadable()
+
+
+def test_names_are_escaped() -> None:
+    assert escaped("a*(b)\\c\0") == "a\\2a\\28b\\29\\5cc\\00"
+    assert escaped("ä=<>&|!%") == "\\c3\\a4\\3d\\3c\\3e\\26\\7c\\21\\25"
+    assert filter_for("(|(a=%u)(b=%n)(c=%d))", "%d@e.f") == "(|(a=\\25d@e.f)(b=\\25d)(c=e.f))"
+    assert filter_for("(b=%n)(c=%d)", "alone") == "(b=alone)(c=)"
+
+
+@needs_slapd
+async def test_attributes_say_quota_and_who_is_disabled(people: Slapd, directory_of: Maker) -> None:
+    users = directory_of(config_of(people))
+    for name in ("alice", "bob"):
+        await users.learn(name)
+    assert users.quota_limits("alice") == QuotaLimits(1024**3, 5)
+    assert users.quota_limits("bob") == QuotaLimits(5, 7)
+    assert users.find("bob") == "bob", "mail for a disabled user is accepted"
+    assert users.is_disabled("bob")
+    assert await users.verify("bob", "hidden") is None
+    assert not users.holds(Login("bob"))
+    await users.learn("carol")
+    with pytest.raises(UsersUnavailableError):
+        users.find("carol")
+    assert "expected a size such as '500MiB', '1G' or a number of octets, not 'lots'" in users.unreadable()[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "limits"),
+    [
+        ("1000", {"storage_bytes": 1000}),
+        ("2GiB", {"storage_bytes": 2 * 1024**3}),
+        ("*:storage=3M", {"storage_bytes": 3 * 1024**2}),
+        ("*:storage=1G:messages=10", {"storage_bytes": 1024**3, "messages": 10}),
+        ("none", {"storage_bytes": None}),
+        ("0", {"storage_bytes": None}),
+    ],
+)
+def test_quotas_of_attributes(value: str, limits: dict[str, int | None]) -> None:
+    assert quota_of(value) == limits
+
+
+@pytest.mark.parametrize("value", ["", "lots", "*:bytes=3", "-1", "1e9", "*:messages=many", "M"])
+def test_quota_that_makes_no_sense(value: str) -> None:
+    with pytest.raises(ValueError, match="expected a"):
+        quota_of(value)
+
+
+@needs_slapd
+async def test_trial_tells_what_the_server_said(people: Slapd, directory_of: Maker) -> None:
+    users = directory_of(config_of(people))
+    found = f"{people.ldaps_url}: found uid=alice,{BASE}; its log-in answers"
+    right, wrong = await users.try_login("alice", "secret"), await users.try_login("alice", "x")
+    assert (right.reasons, right.answer) == ((), f"{found} success")
+    assert ([reason.obstacle for reason in wrong.reasons], wrong.answer) == (
+        ["wrong_password"],
+        f"{found} invalidCredentials",
+    )
+    assert [reason.obstacle for reason in (await users.try_login("bob", "hidden")).reasons] == ["disabled"]
+    assert [reason.obstacle for reason in (await users.try_login("nobody", "hidden")).reasons] == ["no_such_user"]
+
+
+@needs_slapd
+async def test_other_identities_find_their_user(people: Slapd, directory_of: Maker) -> None:
+    users = directory_of(config_of(people))
+    identity = Identity("a.smith@example.org", until_ms=2_000)
+    assert await users.admit("alice", identity) == Login("alice", until_ms=2_000)
+    assert await users.admit("bob", identity) is None
+    assert await users.admit("alice", Identity("nobody", 2_000)) is None
+    assert await users.admit("alice", None) is None
+    assert users.holds(Login("alice", until_ms=2_000))
+    assert not users.holds(Login("alice", until_ms=1_000))
+
+
+@needs_slapd
+async def test_down_server_is_no_missing_user(
+    tmp_path: Path, directory_of: Maker, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = CollectorRegistry()
+    with slapd(tmp_path) as server:
+        server.add("alice")
+        users = directory_of(replace(config_of(server), cache_s=0.2, cache_missing_s=0.2), registry)
+        assert await users.verify("alice", "secret") == Login("alice")
+        assert "replicator_user_source_up 1.0" in exposition(registry).decode()
+        server.stop()
+        await trio.sleep(1.2)  # until the answers are too old
+        with caplog.at_level(logging.WARNING):
+            for name in ("alice", "nobody"):
+                with pytest.raises(UsersUnavailableError):
+                    await users.verify(name, "secret")
+                await users.learn(name)
+                with pytest.raises(UsersUnavailableError):
+                    users.find(name)
+        assert "there is no connection" in caplog.text
+        assert users.holds(Login("alice")), "a session that is open goes on"
+        assert "there is no connection" in users.unreadable()[0]
+        assert "replicator_user_source_up 0.0" in exposition(registry).decode()
+        again = restarted(server)
+        try:
+            await trio.sleep(1.2)
+            assert await users.verify("alice", "secret") == Login("alice")
+            assert not users.unreadable()
+        finally:
+            again.stop()
+
+
+@needs_slapd
+async def test_session_of_a_removed_user_ends(tmp_path: Path, directory_of: Maker) -> None:
+    with slapd(tmp_path) as server:
+        server.add("alice")
+        users = directory_of(replace(config_of(server), cache_s=0.2, cache_missing_s=0.2))
+        login = await users.verify("alice", "secret")
+        assert login is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(users.run)
+            assert users.holds(login)
+            server.delete("alice")
+            with trio.fail_after(20):
+                while users.holds(login):  # noqa: ASYNC110 - nobody is told
+                    await trio.sleep(0.05)
+            nursery.cancel_scope.cancel()
+
+
+@needs_slapd
+async def test_right_password_is_known_for_a_while(
+    people: Slapd, directory_of: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = directory_of(config_of(people))
+    checked = []
+
+    def count(self: LdapSource, dn: str, password: str) -> object:
+        checked.append(dn)
+        return bound(self, dn, password)
+
+    bound = LdapSource._bound
+    monkeypatch.setattr(LdapSource, "_bound", count)
+    for _ in range(3):
+        assert await users.verify("alice", "secret") == Login("alice")
+    assert len(checked) == 1
+    assert await users.verify("alice", "wrong") is None
+    assert len(checked) == 2
+    assert await users.verify("nobody", "wrong") is None
+    assert len(checked) == 3, "the server is asked about somebody who is not there, too"
+    assert "secret" not in repr(vars(users))
+
+
+@needs_slapd
+async def test_failures_delay_further_attempts(people: Slapd, directory_of: Maker) -> None:
+    users = directory_of(config_of(people))
+    for _ in range(5):
+        assert await users.verify("alice@example.org", "wrong", address="192.0.2.1") is None
+    (pair,) = [one for one in users.penalties() if one.address == "192.0.2.1" and one.user is not None]
+    assert pair.user == "alice"
+    assert users.forgive("a.smith@example.org") == 0, "that address has not been looked up"
+    assert users.forgive("alice@example.org") == 1
+
+
+@needs_slapd
+async def test_two_entries_are_an_error(people: Slapd, directory_of: Maker) -> None:
+    users = directory_of(config_of(people))
+    await users.learn("twin@example.org")
+    with pytest.raises(UsersUnavailableError):
+        users.find("twin@example.org")
+    assert "the filter finds more than one entry" in users.unreadable()[0]
+
+
+@needs_slapd
+async def test_own_name_must_lead_back(people: Slapd, directory_of: Maker) -> None:
+    users = directory_of(replace(config_of(people), filter="(mail=%u)"))
+    await users.learn("alice@example.org")
+    with pytest.raises(UsersUnavailableError):
+        users.find("alice@example.org")
+    assert "its user is 'alice', but is not what is found by that name" in users.unreadable()[0]
+
+
+@needs_slapd
+@pytest.mark.parametrize(
+    ("changed", "key", "text"),
+    [
+        ({"bind_dn": "cn=other,dc=example,dc=org"}, "bind_dn", "was refused: invalidCredentials"),
+        ({"bind_dn": None, "password_file": None}, "base", "noSuchObject"),
+        ({"password_file": Path("/nowhere")}, "password_file", "cannot be read"),
+        ({"base": "ou=none,dc=example,dc=org"}, "base", "noSuchObject"),
+        ({"filter": "((uid=%u))("}, "filter", "the search failed"),
+        ({"ca": None}, "url", "there is no connection"),
+        ({"url": "ldaps://127.0.0.1:{port}"}, "url", "there is no connection"),
+        ({"url": "ldap://127.0.0.1:1"}, "url", "there is no connection"),
+    ],
+)
+async def test_what_is_wrong_with_the_settings(people: Slapd, changed: dict[str, object], key: str, text: str) -> None:
+    if "url" in changed:
+        changed = {"url": str(changed["url"]).format(port=people.ldaps_port)}
+    config = replace(config_of(people), **changed)  # type: ignore[arg-type]
+    fault = await ldap_faults(config)
+    assert fault is not None
+    assert fault[0] == key
+    assert text in fault[1]
+
+
+@needs_slapd
+async def test_right_settings_have_no_fault(people: Slapd) -> None:
+    assert await ldap_faults(config_of(people)) is None
+
+
+async def test_silent_server_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"ldap://127.0.0.1:{silent.getsockname()[1]}"
+        source = LdapSource(LdapConfig(url, "dc=x", "(uid=%u)", timeout_s=0.2), Abandoning())
+        with pytest.raises(SourceError, match="there was no answer within"):
+            await source.look_up("alice")
