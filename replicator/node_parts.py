@@ -51,11 +51,11 @@ def registry_of_process() -> CollectorRegistry:
 async def users_of(config: Config, environment: Environment, registry: CollectorRegistry) -> Directory:
     """Return the users, and log what is wrong with their file. Raises ConfigError."""
     quota = QuotaLimits(config.quota.storage_bytes, config.quota.messages)
-    ldap = user_server(config)
-    if ldap is not None:
-        server = users_of_server(ldap, environment.clock_ms, registry, quota=quota)
-        await server.load()
-        return server
+    server = user_server(config)
+    if server is not None:
+        elsewhere = users_of_server(server, environment.clock_ms, registry, quota=quota)
+        await elsewhere.load()
+        return elsewhere
     file, site = config.users.passwd_file, site_of(config)
     is_from_cluster = config.users.source is UserSource.CLUSTER
     users = UserDirectory(file, quota=quota, clock_ms=environment.clock_ms, site=site, is_from_cluster=is_from_cluster)

@@ -23,6 +23,7 @@ from replicator.config.model import (
     ConflictConfig,
     ContentConfig,
     DurabilityConfig,
+    EndpointConfig,
     HttpConfig,
     LdapConfig,
     LimitsConfig,
@@ -47,6 +48,7 @@ from replicator.config.model import (
     WorkersConfig,
     default_config,
     default_copies,
+    user_server,
 )
 from replicator.config.source import Section, Source
 from replicator.runtime.addresses import is_loopback
@@ -58,10 +60,10 @@ EXAMPLE_ADDRESS: PeerAddress = Address("127.0.0.1", 4421)
 PEERS_MAX = 254
 """Every node of a cluster links to every other; with more, floods and contexts outgrow their lines."""
 
-LDAP_TIMEOUT_MAX_S = 15.0
+SERVER_TIMEOUT_MAX_S = 15.0
 """A client that logs in gives up after some 30 seconds, and there may be two requests."""
 
-LDAP_CACHE_MAX_S = 3600.0
+SERVER_CACHE_MAX_S = 3600.0
 
 PRIORITY_MAX = 2**31 - 1
 
@@ -103,6 +105,7 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
         client_certificates=_client_certificates(source.section("client_certificates"), directory, file),
         oauth=_oauth(source.section("oauth"), file),
         ldap=_ldap(source.section("ldap"), file),
+        endpoint=_endpoint(source.section("endpoint"), file),
         limits=_limits(source.section("limits")),
         http=_http(source.section("http"), directory),
         workers=_workers(source.section("workers")),
@@ -111,7 +114,7 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
     _check_listeners(source, config)
     _check_exposure(source, config)
     _check_clusters(source, config)
-    _check_ldap(source, config)
+    _check_user_server(source, config)
     if serving:
         _check_passwd_file(source, config.users)
         _check_checkpoint_directory(source, config)
@@ -124,9 +127,10 @@ def _users(section: Section, directory: Path, node: NodeConfig) -> UsersConfig:
     named = section.take("passwd_file", values.path(directory), None)
     if source is UserSource.FILE:
         return UsersConfig(named or default_config(node.id, directory).users.passwd_file)
-    if source is UserSource.LDAP:
+    if source in {UserSource.LDAP, UserSource.ENDPOINT}:
         if named is not None:
-            section.problem("passwd_file", 'users come from the server of [ldap] (source = "ldap"); remove this key')
+            text = f'users come from the server of [{source}] (source = "{source}"); remove this key'
+            section.problem("passwd_file", text)
         return UsersConfig(node.cluster_users, source)
     if named is not None:
         text = (
@@ -315,9 +319,11 @@ def _ldap(section: Section, file: Callable[[object], Path]) -> LdapConfig | None
         user_attribute=section.take("user_attribute", values.attribute, None),
         quota_attribute=section.take("quota_attribute", values.attribute, None),
         disabled_attribute=section.take("disabled_attribute", values.attribute, None),
-        timeout_s=section.take("timeout", values.duration(0.1, LDAP_TIMEOUT_MAX_S), defaults.timeout_s),
-        cache_s=section.take("cache", values.duration(1.0, LDAP_CACHE_MAX_S), defaults.cache_s),
-        cache_missing_s=section.take("cache_missing", values.duration(1.0, LDAP_CACHE_MAX_S), defaults.cache_missing_s),
+        timeout_s=section.take("timeout", values.duration(0.1, SERVER_TIMEOUT_MAX_S), defaults.timeout_s),
+        cache_s=section.take("cache", values.duration(1.0, SERVER_CACHE_MAX_S), defaults.cache_s),
+        cache_missing_s=section.take(
+            "cache_missing", values.duration(1.0, SERVER_CACHE_MAX_S), defaults.cache_missing_s
+        ),
     )
     if ldap.begins_with_tls and ldap.starttls:
         section.problem("starttls", "an ldaps:// URL begins with TLS already; leave this key out, or write ldap://")
@@ -332,6 +338,27 @@ def _ldap(section: Section, file: Callable[[object], Path]) -> LdapConfig | None
     if ldap.bind_dn is not None and ldap.password_file is None:
         section.problem("bind_dn", "its password is missing: add `password_file`, whose first line has it")
     return ldap
+
+
+def _endpoint(section: Section, file: Callable[[object], Path]) -> EndpointConfig | None:
+    if not section.given:
+        for key in fields(EndpointConfig):
+            section.take(key.name.removesuffix("_s"), values.text, None)
+        return None
+    defaults = EndpointConfig("")
+    endpoint = EndpointConfig(
+        url=section.take_required("url", values.endpoint_url, "https://auth.example.org/users"),
+        ca=section.take("ca", file, None),
+        token_file=section.take("token_file", file, None),
+        timeout_s=section.take("timeout", values.duration(0.1, SERVER_TIMEOUT_MAX_S), defaults.timeout_s),
+        cache_s=section.take("cache", values.duration(1.0, SERVER_CACHE_MAX_S), defaults.cache_s),
+        cache_missing_s=section.take(
+            "cache_missing", values.duration(1.0, SERVER_CACHE_MAX_S), defaults.cache_missing_s
+        ),
+    )
+    if endpoint.ca is not None and not endpoint.url.startswith("https:"):
+        section.problem("ca", "it has no use without TLS; write https:// in `url`, or leave this out")
+    return endpoint
 
 
 def _http(section: Section, directory: Path) -> HttpConfig:
@@ -389,14 +416,15 @@ def _check_listeners(source: Source, config: Config) -> None:
         taken.setdefault(address, door)
 
 
-def _check_ldap(source: Source, config: Config) -> None:
-    """Check that [ldap] is there if users come from there, and that a site of clusters has another source."""
-    if config.users.source is not UserSource.LDAP:
+def _check_user_server(source: Source, config: Config) -> None:
+    """Check that a server of users has its section, and that a site of clusters has no such source."""
+    kind = config.users.source
+    if kind not in {UserSource.LDAP, UserSource.ENDPOINT}:
         return
-    if config.ldap is None:
-        source.problem(("users", "source"), "source: users come from an LDAP server, so add a section [ldap]")
+    if user_server(config) is None:
+        source.problem(("users", "source"), f"source: users come from a server, so add a section [{kind}]")
     if config.clusters:
-        text = "source: with [[cluster]], each user's cluster must be known, and an LDAP server does not tell it"
+        text = "source: with [[cluster]], each user's cluster must be known, and a server does not tell it"
         source.problem(("users", "source"), text)
 
 

@@ -143,11 +143,12 @@ class MastershipConfig:
 
 
 class UserSource(StrEnum):
-    """The source of users: a passwd-file that the operator keeps, the cluster's own table, or an LDAP server."""
+    """The source of users: a passwd-file that the operator keeps, the cluster's own table, or a server."""
 
     FILE = "file"
     CLUSTER = "cluster"
     LDAP = "ldap"
+    ENDPOINT = "endpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +200,22 @@ class LdapConfig:
     def begins_with_tls(self) -> bool:
         """True if the connection is encrypted from its beginning."""
         return self.url.startswith("ldaps:")
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointConfig:
+    """A program of the operator's that knows the users, asked over HTTP at `url`. `ca`: as that of `LdapConfig`.
+
+    `token_file`: its first line goes with each request as a bearer token. `timeout_s`, `cache_s`, `cache_missing_s`: as
+    those of `LdapConfig`.
+    """
+
+    url: str
+    ca: Path | None = None
+    token_file: Path | None = None
+    timeout_s: float = 5.0
+    cache_s: float = 60.0
+    cache_missing_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,14 +472,21 @@ class Config:
     client_certificates: ClientCertificatesConfig | None = None
     oauth: OauthConfig | None = None
     ldap: LdapConfig | None = None
+    endpoint: EndpointConfig | None = None
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
     workers: WorkersConfig = field(default_factory=WorkersConfig)
 
 
-def user_server(config: Config) -> LdapConfig | None:
+def user_server(config: Config) -> LdapConfig | EndpointConfig | None:
     """Return the server that knows the users; None: they come from a file or from the cluster."""
-    return config.ldap if config.users.source is UserSource.LDAP else None
+    match config.users.source:
+        case UserSource.LDAP:
+            return config.ldap
+        case UserSource.ENDPOINT:
+            return config.endpoint
+        case _:
+            return None
 
 
 def default_copies(nodes: int) -> int:

@@ -14,6 +14,7 @@ from replicator.config.model import (
     ClientCertificatesConfig,
     ClusterConfig,
     Config,
+    EndpointConfig,
     HttpConfig,
     LdapConfig,
     LimitsConfig,
@@ -57,6 +58,8 @@ def config_text(config: Config, directory: Path) -> str:
         sections.append(_oauth(config.oauth, directory))
     if config.ldap is not None:
         sections.append(_ldap(config.ldap, directory))
+    if config.endpoint is not None:
+        sections.append(_endpoint(config.endpoint, directory))
     if config.limits != LimitsConfig():
         sections.append(_limits(config.limits))
     sections.append(_quota(config.quota))
@@ -105,8 +108,8 @@ def _writes(config: Config) -> str:
 
 
 def _users(users: UsersConfig, directory: Path) -> str:
-    if users.source is UserSource.LDAP:
-        return '[users]\nsource = "ldap"    # see [ldap]\n'
+    if users.source in {UserSource.LDAP, UserSource.ENDPOINT}:
+        return f"[users]\nsource = {_quoted(users.source)}    # see [{users.source}]\n"
     if users.source is UserSource.CLUSTER:
         return '[users]\nsource = "cluster"    # the same at all nodes; see `replicator user`\n'
     return f"[users]\npasswd_file = {_path(users.passwd_file, directory)}    # user:{{SCHEME}}hash\n"
@@ -199,9 +202,25 @@ def _ldap(ldap: LdapConfig, directory: Path) -> str:
         + f"base = {_quoted(ldap.base)}\n"
         f"filter = {_quoted(ldap.filter)}    # %u: a name; %n, %d: before and after its @\n"
         + "".join(f"{key} = {_quoted(value)}\n" for key, value in given.items())
-        + f"timeout = {_duration(ldap.timeout_s)}\n"
-        f"cache = {_duration(ldap.cache_s)}    # how long an answer about a user is good\n"
-        f"cache_missing = {_duration(ldap.cache_missing_s)}    # and that there is none\n"
+        + _patience(ldap)
+    )
+
+
+def _endpoint(endpoint: EndpointConfig, directory: Path) -> str:
+    paths = {"ca": endpoint.ca, "token_file": endpoint.token_file}
+    return (
+        "[endpoint]    # the program that knows the users\n"
+        f"url = {_quoted(endpoint.url)}\n"
+        + "".join(f"{key} = {_path(path, directory)}\n" for key, path in paths.items() if path is not None)
+        + _patience(endpoint)
+    )
+
+
+def _patience(server: LdapConfig | EndpointConfig) -> str:
+    return (
+        f"timeout = {_duration(server.timeout_s)}\n"
+        f"cache = {_duration(server.cache_s)}    # how long an answer about a user is good\n"
+        f"cache_missing = {_duration(server.cache_missing_s)}    # and that there is none\n"
     )
 
 

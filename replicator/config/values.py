@@ -298,6 +298,20 @@ def ldap_url(value: object) -> str:
     return url.rstrip("/")
 
 
+ENDPOINT_URL = re.compile(rf"http{HTTPS_URL.pattern.removeprefix('https')}")
+
+
+def endpoint_url(value: object) -> str:
+    """Parse the URL of a program that knows users. `http://` leads to this machine only."""
+    url = text(value)
+    parsed = urlsplit(url) if HTTPS_URL.fullmatch(url) or ENDPOINT_URL.fullmatch(url) else None
+    if parsed is None or parsed.fragment or "\\" in url or not _has_port(parsed):
+        raise ValueError(f"expected a URL such as 'https://auth.example.org/users', not {_shown(value)}")
+    if parsed.scheme == "http" and not is_loopback(parsed.hostname or ""):
+        raise ValueError(f"passwords would cross the network to {parsed.hostname} unprotected; write https://")
+    return url
+
+
 def ldap_filter(value: object) -> str:
     """Parse a filter of LDAP with variables. Its parentheses are checked here, all else by the search."""
     name = text(value)

@@ -22,8 +22,8 @@ from ldap3.core.exceptions import LDAPException
 
 from replicator.config import LdapConfig
 from replicator.runtime.environment import ThreadRunner
-from replicator.runtime.sizes import MESSAGES_MAX, SIZE_MAX_BYTES, parse_size
 from replicator.user_sources.ldap_filter import filter_for
+from replicator.user_sources.limits import quota_of
 from replicator.users import Found, SourceError, Verdict
 
 T = TypeVar("T")
@@ -284,35 +284,6 @@ class _VerifiedTls(Tls):
     def wrap_socket(self, connection: Connection, do_handshake: bool = False) -> None:  # noqa: FBT001, FBT002, ARG002
         """Encrypt a connection, which both kinds of TLS call."""
         connection.socket = self._context.wrap_socket(connection.socket, server_hostname=connection.server.host)
-
-
-def quota_of(value: str) -> dict[str, int | None]:
-    """Return the limits of an attribute's value: a size, octets, or a rule of Dovecot's. Raises ValueError.
-
-    Sizes are such as `500MiB`, and Dovecot's `*:storage=1G` or `*:messages=1000`; 0 and `none` mean no limit.
-    """
-    limits: dict[str, int | None] = {}
-    for word in value.strip().removeprefix("*:").split(":"):
-        name, _, number = word.rpartition("=")
-        if name == "messages" and number.isascii() and number.isdecimal() and int(number) <= MESSAGES_MAX:
-            limits["messages"] = int(number) or None
-        elif name in {"", "storage"}:
-            limits["storage_bytes"] = _octets(number)
-        else:
-            raise ValueError(f"expected a quota such as '1GiB', '*:storage=1G' or '*:messages=1000', not {value!r}")
-    return limits
-
-
-def _octets(text: str) -> int | None:
-    """Return a size; None: no limit. Raises ValueError."""
-    if text in {"none", "0"}:
-        return None
-    unit = text[-1:].upper()
-    size = f"{text[:-1]}{unit}iB" if unit in "KMGT" and unit else f"{text}B" if text.isdecimal() else text
-    size_bytes = parse_size(size)
-    if size_bytes is None or not 1 <= size_bytes <= SIZE_MAX_BYTES:
-        raise ValueError(f"expected a size such as '500MiB', '1G' or a number of octets, not {text!r}")
-    return size_bytes
 
 
 def _values(raw: object) -> dict[str, list[str]]:

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from replicator.config import LdapConfig
+from replicator.config import EndpointConfig, LdapConfig
 from replicator.errors import ConfigError
 from replicator.runtime.environment import Abandoning
 from replicator.runtime.metrics import UserSourceMetrics
-from replicator.users import NO_LIMITS, ExternalDirectory, QuotaLimits, SourceError
-
-if TYPE_CHECKING:
-    from replicator.user_sources.ldap import LdapSource
+from replicator.user_sources.endpoint import EndpointSource
+from replicator.users import NO_LIMITS, ExternalDirectory, QuotaLimits, SourceError, UserSource
 
 
 def users_of_server(
-    config: LdapConfig,
+    config: LdapConfig | EndpointConfig,
     clock_ms: Callable[[], int],
     registry: CollectorRegistry,
     *,
     quota: QuotaLimits = NO_LIMITS,
     key: bytes | None = None,
 ) -> ExternalDirectory:
-    """Return the users of an LDAP server, which is not asked yet. Raises ConfigError if ldap3 is missing."""
+    """Return the users of a server, which is not asked yet. Raises ConfigError as `_source`."""
     return ExternalDirectory(
         _source(config),
         found_s=config.cache_s,
@@ -37,10 +34,10 @@ def users_of_server(
     )
 
 
-async def ldap_faults(config: LdapConfig) -> tuple[str, str] | None:
-    """Ask the server about somebody. Return the key of [ldap] that does not work, and why; None: all is well.
+async def server_faults(config: LdapConfig | EndpointConfig) -> tuple[str, str] | None:
+    """Ask the server about somebody. Return the key that does not work, and why; None: all is well.
 
-    Raises ConfigError if ldap3 is missing.
+    Raises ConfigError as `_source`.
     """
     source = _source(config)
     try:
@@ -52,7 +49,13 @@ async def ldap_faults(config: LdapConfig) -> tuple[str, str] | None:
     return None
 
 
-def _source(config: LdapConfig) -> LdapSource:
+def _source(config: LdapConfig | EndpointConfig) -> UserSource:
+    """Return the server. Raises ConfigError if the library ldap3 is missing, or the file of a CA cannot be used."""
+    if isinstance(config, EndpointConfig):
+        try:
+            return EndpointSource(config)
+        except SourceError as error:
+            raise ConfigError(f"[endpoint] ca: {error}") from error
     try:
         from replicator.user_sources.ldap import LdapSource  # noqa: PLC0415 - an extra, which may be missing
     except ImportError as error:

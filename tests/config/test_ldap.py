@@ -88,5 +88,5 @@ def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, keys: dict[str, str
 def test_other_keys_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="passwd_file: users come from the server"):
         load(tmp_path, 'users.passwd_file = "x"\n')
-    with pytest.raises(ConfigError, match="an LDAP server does not tell it"):
+    with pytest.raises(ConfigError, match="a server does not tell it"):
         load(tmp_path, '[[cluster]]\nname = "mail"\n')

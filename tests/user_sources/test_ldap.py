@@ -16,9 +16,10 @@ from replicator.config import LdapConfig
 from replicator.errors import UserNotLearnedError, UsersUnavailableError
 from replicator.runtime.environment import Abandoning
 from replicator.runtime.metrics import exposition
-from replicator.user_sources import ldap_faults, users_of_server
-from replicator.user_sources.ldap import LdapSource, quota_of
+from replicator.user_sources import server_faults, users_of_server
+from replicator.user_sources.ldap import LdapSource
 from replicator.user_sources.ldap_filter import escaped, filter_for
+from replicator.user_sources.limits import quota_of
 from replicator.users import ExternalDirectory, Identity, Login, QuotaLimits, SourceError
 from tests.user_sources.slapd import BASE, SERVICE_DN, Slapd, needs_slapd, restarted, slapd
 
@@ -291,7 +292,7 @@ async def test_what_is_wrong_with_the_settings(people: Slapd, changed: dict[str,
     if "url" in changed:
         changed = {"url": str(changed["url"]).format(port=people.ldaps_port)}
     config = replace(config_of(people), **changed)  # type: ignore[arg-type]
-    fault = await ldap_faults(config)
+    fault = await server_faults(config)
     assert fault is not None
     assert fault[0] == key
     assert text in fault[1]
@@ -299,7 +300,7 @@ async def test_what_is_wrong_with_the_settings(people: Slapd, changed: dict[str,
 
 @needs_slapd
 async def test_right_settings_have_no_fault(people: Slapd) -> None:
-    assert await ldap_faults(config_of(people)) is None
+    assert await server_faults(config_of(people)) is None
 
 
 async def test_silent_server_is_given_up() -> None:

@@ -153,9 +153,9 @@ def _search_text_reader(config: Config) -> SearchTextReader:
 
 def _users_of(order: Order, registry: CollectorRegistry) -> Directory:
     """Return the users. Raises ConfigError."""
-    ldap = user_server(order.config)
-    if ldap is not None:
-        return users_of_server(ldap, wall_clock_ms, registry, key=order.users_key)
+    server = user_server(order.config)
+    if server is not None:
+        return users_of_server(server, wall_clock_ms, registry, key=order.users_key)
     users, site = order.config.users, site_of(order.config)
     is_from_cluster = users.source is UserSource.CLUSTER
     return UserDirectory(users.passwd_file, key=order.users_key, site=site, is_from_cluster=is_from_cluster)

@@ -28,9 +28,9 @@ def config() -> None:
 def config_check(files: tuple[Path, ...], *, as_json: bool) -> None:
     """Check configuration files as a node does at its start: keys, values, certificates and the passwd-file.
 
-    Certificates must also be such that other nodes accept them now. A server that knows the users ([ldap]) is asked
-    about somebody. With several FILEs, the nodes of one cluster, also check that they fit each other. Exits with 2 if
-    anything is wrong. Changes nothing, and needs no running node.
+    Certificates must also be such that other nodes accept them now. A server that knows the users ([ldap], [endpoint])
+    is asked about somebody. With several FILEs, the nodes of one cluster, also check that they fit each other. Exits
+    with 2 if anything is wrong. Changes nothing, and needs no running node.
     """
     problems: list[str] = []
     loaded: list[Config] = []
@@ -81,21 +81,21 @@ def _problems_beside(checked: Config) -> Iterator[str]:
 
 def _problems_of_server(file: Path, checked: Config) -> Iterator[str]:
     """Yield what is wrong with the server that knows the users, by asking it about somebody."""
-    ldap = user_server(checked)
-    if ldap is None:
+    server = user_server(checked)
+    if server is None:
         return
     import trio  # noqa: PLC0415 - slow to import, as above
 
-    from replicator.user_sources import ldap_faults  # noqa: PLC0415
+    from replicator.user_sources import server_faults  # noqa: PLC0415
 
     try:
-        fault = trio.run(ldap_faults, ldap)
+        fault = trio.run(server_faults, server)
     except ConfigError as error:
         yield f"{file}: {error}"
     else:
         if fault is not None:
             key, text = fault
-            yield f"{file}:{line_in_file(file, ('ldap', key))}: {key}: {text}"
+            yield f"{file}:{line_in_file(file, (checked.users.source.value, key))}: {key}: {text}"
 
 
 def _not_there_yet(checked: Config) -> Iterator[str]:

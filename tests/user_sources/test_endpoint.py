@@ -1,0 +1,208 @@
+"""Log-ins and look-ups at a program of the operator's, by real HTTP."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import trustme
+from prometheus_client import CollectorRegistry
+
+from replicator.config import Config, EndpointConfig, config_text, default_config, load_config, user_server
+from replicator.errors import ConfigError, UsersUnavailableError
+from replicator.user_sources import server_faults, users_of_server
+from replicator.users import ExternalDirectory, Login, QuotaLimits
+
+PEOPLE = {"alice": "secret", "bob": "hidden"}
+
+
+class Endpoint(ThreadingHTTPServer):
+    """A server on loopback. `says`: what it answers in place of the truth, as (status, body)."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.questions: list[dict[str, object]] = []
+        self.tokens: list[str | None] = []
+        self.says: tuple[int, bytes] | None = None
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Ignore clients who have gone."""
+
+    def answer(self, question: dict[str, object]) -> dict[str, object]:
+        user = str(question["user"]).removesuffix("@example.org")
+        if question["request"] == "check":
+            return {"right": PEOPLE.get(user) == question["password"]}
+        if user not in PEOPLE:
+            return {"user": None}
+        return {"user": user, "disabled": user == "bob", "quota": "1G" if user == "alice" else None}
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Endpoint
+
+    def do_POST(self) -> None:
+        question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.questions.append(question)
+        self.server.tokens.append(self.headers["Authorization"])
+        status, body = self.server.says or (200, json.dumps(self.server.answer(question)).encode())
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@contextmanager
+def serving(context: ssl.SSLContext | None = None) -> Iterator[Endpoint]:
+    with Endpoint() as server:
+        if context is not None:
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def server() -> Iterator[Endpoint]:
+    with serving() as server:
+        yield server
+
+
+def config_of(server: Endpoint, scheme: str = "http", host: str = "127.0.0.1") -> EndpointConfig:
+    return EndpointConfig(f"{scheme}://{host}:{server.server_port}/users")
+
+
+def directory_of(config: EndpointConfig) -> ExternalDirectory:
+    return users_of_server(config, lambda: 1_000, CollectorRegistry(), quota=QuotaLimits(5, 5))
+
+
+async def test_questions_and_answers(server: Endpoint, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("abc\n")
+    users = directory_of(replace(config_of(server), token_file=token))
+    assert await users.verify("Alice@Example.org", "secret", address="192.0.2.1") == Login("alice")
+    look_up, own_name, check = server.questions
+    assert look_up == {"request": "look_up", "user": "alice@example.org"}
+    assert own_name == {"request": "look_up", "user": "alice"}
+    assert check == {
+        "request": "check",
+        "user": "alice",
+        "password": "secret",
+        "address": "192.0.2.1",
+        "protocol": "imap",
+    }
+    assert set(server.tokens) == {"Bearer abc"}
+    assert users.quota_limits("alice") == QuotaLimits(1024**3, 5)
+    assert await users.verify("alice", "wrong") is None
+    assert await users.verify("bob", "hidden") is None
+    assert users.is_disabled("bob")
+    assert await users.verify("nobody", "secret") is None
+    assert server.questions[-1]["request"] == "check", "the time must not tell who exists"
+    assert (
+        await users.try_login("alice", "x")
+    ).answer == f"{config_of(server).url}: found alice; the endpoint answers false"
+
+
+@pytest.mark.parametrize(
+    ("says", "problem"),
+    [
+        ((404, b"{}"), "status 404"),
+        ((401, b"{}"), "status 401"),
+        ((500, b"{}"), "status 500"),
+        ((302, b""), "redirection"),
+        ((200, b"[]"), "no JSON object"),
+        ((200, b"{"), "no JSON object"),
+        ((200, b"[" * 10_000), "no JSON object"),
+        ((200, b"{}"), "`user` must be a name or null"),
+        ((200, b'{"user": 1}'), "`user` must be a name or null"),
+        ((200, b'{"user": "alice", "disabled": 1}'), "`disabled` true or false"),
+        ((200, b'{"user": "alice", "quota": "lots"}'), "expected a size"),
+        ((200, b'{"user": "other"}'), "its user is 'other'"),
+        ((200, b'"' + b"x" * 20_000 + b'"'), "larger than 16384 bytes"),
+    ],
+)
+async def test_other_answers_are_no_missing_user(server: Endpoint, says: tuple[int, bytes], problem: str) -> None:
+    server.says = says
+    users = directory_of(config_of(server))
+    if problem.startswith("its user"):
+        server.says = None
+        server.answer = lambda question: {"user": "other" if question["user"] == "alice" else None}  # type: ignore[method-assign]
+        problem = "its user is 'other', but is not what is found by that name"
+    await users.learn("alice")
+    with pytest.raises(UsersUnavailableError):
+        users.find("alice")
+    assert problem in users.unreadable()[0]
+
+
+async def test_answer_about_a_password_must_be_true_or_false(server: Endpoint) -> None:
+    users = directory_of(config_of(server))
+    await users.learn("alice")
+    for said in (b"{}", b'{"right": "yes"}', b'{"right": 1}'):
+        server.says = 200, said
+        with pytest.raises(UsersUnavailableError):
+            await users.verify("alice", "secret")
+
+
+async def test_certificate_is_verified(tmp_path: Path) -> None:
+    ca, context = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    ca.issue_cert("localhost").configure_cert(context)
+    ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+    with serving(context) as server:
+        config = replace(config_of(server, "https", "localhost"), ca=tmp_path / "ca.pem")
+        assert await server_faults(config) is None
+        fault = await server_faults(replace(config, ca=None))
+        assert fault is not None
+        assert "certificate cannot be verified" in fault[1]
+        fault = await server_faults(replace(config, token_file=tmp_path / "none"))
+        assert fault is not None
+        assert fault[0] == "token_file"
+    fault = await server_faults(config)
+    assert fault is not None
+    assert (fault[0], "there is no connection" in fault[1]) == ("url", True)
+
+
+def load(directory: Path, lines: str) -> Config:
+    file = directory / "node.toml"
+    file.write_text(f'node.id = "a"\nusers.source = "endpoint"\n[endpoint]\n{lines}', encoding="utf-8")
+    return load_config(file, serving=True)
+
+
+def test_configuration(tmp_path: Path) -> None:
+    for name in ("ca.pem", "token"):
+        (tmp_path / name).touch()
+    more = 'ca = "ca.pem"\ntoken_file = "token"\ntimeout = "2s"\ncache = "5m"\ncache_missing = "1s"\n'
+    config = load(tmp_path, f'url = "https://auth.example.org/users"\n{more}')
+    url = "https://auth.example.org/users"
+    expected = EndpointConfig(url, tmp_path / "ca.pem", tmp_path / "token", 2.0, 300.0, 1.0)
+    assert user_server(config) == expected
+    (tmp_path / "again.toml").write_text(config_text(config, tmp_path))
+    assert load_config(tmp_path / "again.toml") == config
+    assert default_config("a", tmp_path).endpoint is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ("", "3: 'url' is missing in"),
+        ('url = "http://auth.example.org/users"\n', "4: url: passwords would cross the network"),
+        ('url = "ftp://auth.example.org/users"\n', "4: url: expected a URL"),
+        ('url = "http://127.0.0.1:8000/users"\nca = "node.toml"\n', "5: ca: it has no use without TLS"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, lines: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, lines)
+    assert f"node.toml:{problem}" in str(refused.value)
