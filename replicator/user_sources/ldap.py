@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 import ssl
+import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +20,7 @@ from typing import TypeVar
 import trio
 from ldap3 import NONE, SIMPLE, SUBTREE, SYNC, Connection, Server, Tls
 from ldap3.core.exceptions import LDAPException
+from pyasn1.error import PyAsn1Error
 
 from replicator.config import LdapConfig
 from replicator.runtime.environment import ThreadRunner
@@ -38,6 +40,11 @@ ENTRIES_MAX = 2
 """Entries that a search may return: two are one too many."""
 
 PASSWORD_FILE_MAX_BYTES = 4096
+
+LIBRARY_ERRORS = (
+    LDAPException, PyAsn1Error, OSError, LookupError, TypeError, ValueError, AttributeError, struct.error,
+)  # fmt: skip
+"""Errors that the library raises, those for answers that are no LDAP among them: it takes octets as they come."""
 
 SUCCESS = 0
 REFUSED = frozenset({19, 32, 48, 49, 50, 53})
@@ -97,17 +104,19 @@ class LdapSource:
             with trio.fail_after(self._config.timeout_s):
                 async with self._room:
                     return await self._run_in_thread(work)
+        except LIBRARY_ERRORS as error:
+            raise self._error(f"the answer makes no sense: {type(error).__name__} {_told(error)}", "url") from error
         except trio.TooSlowError:
             raise self._error(f"there was no answer within {self._config.timeout_s:g} s", "timeout") from None
 
     def _searched(self, name: str) -> Found | None:
         """Search on a connection that is idle, or on a new one. Raises SourceError."""
         while self._idle:
-            with suppress(IndexError, LDAPException):  # taken by another thread; or the server has closed it meanwhile
+            with suppress(*LIBRARY_ERRORS):  # taken by another thread; or the server has closed it meanwhile
                 return self._search(self._idle.popleft(), name)
         try:
             return self._search(self._service_connection(), name)
-        except LDAPException as error:
+        except LIBRARY_ERRORS as error:
             raise self._error(f"the search failed: {_told(error)}", "filter") from error
 
     def _search(self, connection: Connection, name: str) -> Found | None:
@@ -118,7 +127,7 @@ class LdapSource:
         limit_s = _whole(config.timeout_s)
         try:
             connection.search(config.base, text, SUBTREE, attributes=wanted, size_limit=ENTRIES_MAX, time_limit=limit_s)
-        except LDAPException:
+        except LIBRARY_ERRORS:
             _close(connection)
             raise
         code, described = connection.result["result"], connection.result["description"]
@@ -176,7 +185,7 @@ class LdapSource:
         connection = self._connected(dn, password)
         try:
             connection.bind()
-        except LDAPException as error:
+        except LIBRARY_ERRORS as error:
             raise self._error(f"the log-in of {dn} failed: {_told(error)}", "url") from error
         finally:
             described = (connection.result or {}).get("description")
@@ -193,7 +202,7 @@ class LdapSource:
         connection = self._connected(config.bind_dn, password)
         try:
             connection.bind()
-        except LDAPException as error:
+        except LIBRARY_ERRORS as error:
             _close(connection)
             raise self._error(f"the log-in failed: {_told(error)}", "bind_dn") from error
         if connection.result["result"] != SUCCESS:
@@ -229,7 +238,7 @@ class LdapSource:
                 receive_timeout=_whole(config.timeout_s),
             )
             connection.open(read_server_info=False)
-        except (LDAPException, OSError) as error:
+        except LIBRARY_ERRORS as error:
             if connection is not None:
                 _close(connection)
             raise self._error(f"there is no connection: {_told(error)}", "url") from error
@@ -238,7 +247,7 @@ class LdapSource:
                 described = connection.result["description"]
                 _close(connection)
                 raise self._error(f"StartTLS was refused: {described}", "starttls")
-        except (LDAPException, OSError) as error:
+        except LIBRARY_ERRORS as error:
             _close(connection)
             raise self._error(f"StartTLS failed: {_told(error)}", "starttls") from error
         return connection
@@ -302,7 +311,7 @@ def _told(error: BaseException) -> str:
 
 def _close(connection: Connection) -> None:
     opened = connection.socket
-    with suppress(LDAPException, OSError):
+    with suppress(*LIBRARY_ERRORS):
         connection.unbind()
     if opened is not None:  # which the library leaves open where it fails
         opened.close()

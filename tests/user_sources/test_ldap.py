@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import random
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -309,3 +311,36 @@ async def test_silent_server_is_given_up() -> None:
         source = LdapSource(LdapConfig(url, "dc=x", "(uid=%u)", timeout_s=0.2), Abandoning())
         with pytest.raises(SourceError, match="there was no answer within"):
             await source.look_up("alice")
+
+
+BOUND = bytes.fromhex("300c02010161070a010004000400")  # the answer to a bind, and what an entry of one attribute is:
+ENTRY = bytes.fromhex("301e0201026419040775") + b"id=a,c" + bytes.fromhex("300e300c0403756964310504036162633005")
+
+
+async def test_nonsense_is_a_failure() -> None:
+    rnd, answers = random.Random(5), 0
+
+    async def serve(stream: trio.SocketStream) -> None:
+        with suppress(trio.BrokenResourceError):
+            async with stream:
+                says = bytearray(ENTRY if rnd.random() < 0.5 else BOUND)
+                for _ in range(rnd.randint(1, 4)):
+                    says[rnd.randrange(len(says))] = rnd.randrange(256)
+                await stream.receive_some(4096)
+                if len(says) == len(ENTRY):
+                    await stream.send_all(BOUND)
+                    await stream.receive_some(4096)
+                await stream.send_all(bytes(says))
+
+    async with trio.open_nursery() as nursery:
+        [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, serve, [listener])
+        url = f"ldap://127.0.0.1:{listener.socket.getsockname()[1]}"
+        for _ in range(200):
+            source = LdapSource(LdapConfig(url, "c=x", "(uid=%u)", user_attribute="uid"), Abandoning())
+            with suppress(SourceError):
+                await source.look_up("alice")
+            answers += 1
+            source.close()
+        nursery.cancel_scope.cancel()
+    assert answers == 200
