@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup tools run demo test lint pytest soak soak-commit soak-processes fuzz bench bench-peers bench-spark wheel deb man docs lock clean
+.PHONY: help setup tools run demo test lint pytest soak soak-commit soak-processes endure fuzz bench bench-peers bench-spark wheel deb man docs lock clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -53,6 +53,10 @@ soak-commit: setup ## the seeds that CI tries of this commit, SEEDS=n of them
 ROUNDS ?= 10
 soak-processes: setup ## real processes behind bad links, ROUNDS=n campaigns, from FIRST_SEED=n on, NODES=n
 	ROUNDS=$(ROUNDS) FIRST_SEED=$(FIRST_SEED) $(BIN)/pytest tests/end_to_end/faults/campaign.py
+
+endure: MINUTES := 120
+endure: setup ## three nodes under load for MINUTES=n, with faults, restarts and reloads; nothing may grow
+	MINUTES=$(MINUTES) FIRST_SEED=$(FIRST_SEED) $(BIN)/pytest --capture=no tests/end_to_end/faults/endurance.py
 
 tools: setup ## what few need: for `make fuzz`, `make lock` and profiles
 	@$(INSTALL) --require-hashes --requirement constraints-tools.txt

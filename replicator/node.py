@@ -26,9 +26,8 @@ from replicator.imap.services import ImapServices
 from replicator.lmtp.server import LmtpServer
 from replicator.lmtp.services import LmtpServices
 from replicator.lmtp.trace import host_name
-from replicator.mail_doors import addresses_of, mail_handlers
+from replicator.mail_doors import addresses_of, handler_of, mail_handlers
 from replicator.network.certificates import Certificates
-from replicator.network.proxy_header import behind_proxies
 from replicator.network.streams import Handler, Tls, certified, guarded, https, listen, own_socket
 from replicator.node_parts import (
     archive_of,
@@ -58,6 +57,7 @@ from replicator.replication.tasks.registry import tasks_of
 from replicator.replication.tasks.runner import TaskRunner
 from replicator.replication.writes.quotas import Quotas
 from replicator.runtime.addresses import client_address
+from replicator.runtime.drain import Drain
 from replicator.runtime.environment import Environment
 from replicator.runtime.files.disk_room import disk_rooms
 from replicator.runtime.metrics import (
@@ -68,16 +68,18 @@ from replicator.runtime.metrics import (
     QuotaMetrics,
     RefusalMetrics,
     ReplicationMetrics,
+    SocketmapMetrics,
 )
 from replicator.runtime.process.loop_watch import LoopWatch
 from replicator.runtime.process.service_manager import ServiceManager
 from replicator.runtime.sessions import NodeSessions, Sessions
+from replicator.socketmap import SocketmapServer, SocketmapServices
 from replicator.store.db import schema
 from replicator.store.db.transaction import Transaction
 from replicator.store.repair.database_swap import check_none
 from replicator.store.store import Store
 from replicator.user_table import ClusterUsers
-from replicator.users import Directory
+from replicator.users import Directory, Recipients
 from replicator.workers.core.door_process import CoreServices
 from replicator.workers.core.processes import Doors
 
@@ -115,7 +117,7 @@ async def run_node(
         registry = registry_of_process()
         keys = provider_keys_of(config, certificates, environment, registry)
         tls = Tls(certificates)
-        refusals = RefusalMetrics(registry)
+        refusals, drain = RefusalMetrics(registry), Drain(environment.clock_ms)
         coordinator = Coordinator(
             config,
             store,
@@ -127,7 +129,7 @@ async def run_node(
             refusals=refusals,
             is_new=not has_begun,
         )
-        users = await users_of(config, environment, registry)
+        users, recipients = await users_of(config, environment, registry)
         quotas = Quotas(
             store.usage,
             users.quota_limits,
@@ -151,7 +153,12 @@ async def run_node(
             coordinator,
             store,
             environment,
-            problems=lambda: [*users.unreadable(), *doors.problems()],
+            problems=lambda: [
+                *users.unreadable(),
+                *recipients.unreadable(),
+                *doors.problems(),
+                *drain.problems(),
+            ],
             certificates=reloading.shown,
             disks=partial(disk_rooms, directories_of(config)),
             restart_for=reloading.restart_for,
@@ -165,6 +172,7 @@ async def run_node(
             environment=environment,
             mail=mail,
             users=users,
+            recipients=recipients,
             tokens=tokens,
             report=report,
             tasks=tasks,
@@ -175,6 +183,7 @@ async def run_node(
             reloading=reloading,
             user_table=user_table,
             processes=doors,
+            drain=drain,
         )
         async with own_socket(config.node.own_socket) as own, trio.open_nursery() as nursery:
             listeners = [(await listen(address) if address else own, handler) for address, handler in handlers]
@@ -246,6 +255,7 @@ def _doors(
     environment: Environment,
     mail: ClusterMailStore,
     users: Directory,
+    recipients: Recipients,
     tokens: AccessTokens | None,
     report: StatusReporter,
     tasks: TaskRunner,
@@ -256,6 +266,7 @@ def _doors(
     reloading: Reloading,
     user_table: ClusterUsers | None,
     processes: Doors,
+    drain: Drain,
 ) -> Iterator[tuple[PeerAddress | None, Handler]]:
     """Yield each address to listen on with its connection handler. None: the node's own socket.
 
@@ -281,7 +292,7 @@ def _doors(
     lmtp = LmtpServer(
         LmtpServices(
             mail=mail,
-            users=users,
+            recipients=recipients,
             node_name=host,
             tls=certificates.for_clients,
             metrics=lmtp_metrics,
@@ -300,6 +311,8 @@ def _doors(
         tasks=tasks,
         stories=stories,
         sessions=NodeSessions(sessions, processes.sessions),
+        drain=drain,
+        peers=frozenset(peer.id for peer in config.peers),
         users=users,
         oversight=users,
         registry=shown,
@@ -318,9 +331,19 @@ def _doors(
     if doors.peer:
         yield doors.peer, lambda stream: coordinator.connections.accept(tls.accept(stream), client_address(stream))
     if not config.workers.doors:
-        served = mail_handlers(imap, lmtp)
+        socketmap = SocketmapServer(
+            SocketmapServices(
+                recipients=recipients,
+                metrics=SocketmapMetrics(registry),
+                limits=config.limits,
+                refusals=refusals,
+                sessions=sessions,
+                clock_ms=environment.clock_ms,
+            )
+        )
+        served = mail_handlers(imap, lmtp, socketmap)
         for protocol, address in addresses_of(config).items():
-            yield address, behind_proxies(served[protocol], config.proxy)
+            yield address, handler_of(protocol, served, config.proxy)
     if doors.http:
         yield doors.http, _http_door(doors.http, HttpServer(http, Access(tokens_of(config))), certificates)
 

@@ -33,7 +33,7 @@ from replicator.store.checkpoints.checkpoint import Home
 from replicator.store.store import Store
 from replicator.user_sources import users_of_server
 from replicator.user_table import ClusterUsers
-from replicator.users import Directory, QuotaLimits, UserDirectory
+from replicator.users import Directory, QuotaLimits, Recipients, UserDirectory
 
 log = logging.getLogger(__name__)
 
@@ -48,19 +48,32 @@ def registry_of_process() -> CollectorRegistry:
     return registry
 
 
-async def users_of(config: Config, environment: Environment, registry: CollectorRegistry) -> Directory:
-    """Return the users, and log what is wrong with their file. Raises ConfigError."""
+async def users_of(
+    config: Config, environment: Environment, registry: CollectorRegistry
+) -> tuple[Directory, Recipients]:
+    """Return the users, and whom addresses reach. Log what is wrong with their files. Raises ConfigError."""
+    users = _directory_of(config, environment, registry)
+    await users.load()  # warn of a missing file now, not when the first mail arrives
+    return users, Recipients(users, config.lmtp.aliases)
+
+
+def _directory_of(config: Config, environment: Environment, registry: CollectorRegistry) -> Directory:
+    """Return the users, before anything of them is known. Raises ConfigError."""
+    users, clock_ms = config.users, environment.clock_ms
     quota = QuotaLimits(config.quota.storage_bytes, config.quota.messages)
+    masters, separator = users.master_passwd_file, users.master_separator
     server = user_server(config)
     if server is not None:
-        elsewhere = users_of_server(server, environment.clock_ms, registry, quota=quota)
-        await elsewhere.load()
-        return elsewhere
-    file, site = config.users.passwd_file, site_of(config)
-    is_from_cluster = config.users.source is UserSource.CLUSTER
-    users = UserDirectory(file, quota=quota, clock_ms=environment.clock_ms, site=site, is_from_cluster=is_from_cluster)
-    await users.load()  # warn of a missing file now, not when the first mail arrives
-    return users
+        return users_of_server(server, clock_ms, registry, quota=quota, masters=masters, separator=separator)
+    return UserDirectory(
+        users.passwd_file,
+        quota=quota,
+        clock_ms=clock_ms,
+        site=site_of(config),
+        is_from_cluster=users.source is UserSource.CLUSTER,
+        masters=masters,
+        separator=separator,
+    )
 
 
 def user_table_of(
@@ -133,6 +146,8 @@ def warn_of_files(config: Config, certificates: Certificates) -> None:
     A node does not change the operator's own files.
     """
     warnings = [exposed_directory(config.node.data), exposed_file(config.users.passwd_file)]
+    if config.users.master_passwd_file is not None:
+        warnings.append(exposed_file(config.users.master_passwd_file))
     shareable = filter(None, (config.content.attachments, config.checkpoint.directory))
     warnings += [exposed_directory(directory, may_be_shared=True) for directory in shareable]
     for warning in filter(None, (*warnings, *certificates.exposed(), *faults_of(config, certificates))):

@@ -16,6 +16,7 @@ COMMANDS = {
     "completion": "replicator.cli.commands.completion:completion",
     "config": "replicator.cli.commands.nodes.config:config",
     "diff": "spark.job.command:diff",
+    "drain": "replicator.cli.commands.nodes.drain:drain",
     "explain": "replicator.cli.commands.mail.explain:explain",
     "export": "replicator.cli.commands.mail.export_mail:export_mail",
     "fetch": "replicator.cli.commands.mail.fetch:fetch",

@@ -84,6 +84,12 @@ def counted(count: int, one: str, many: str | None = None) -> str:
     return f"{count} {one if count == 1 else many or f'{one}s'}"
 
 
+def listed(items: Iterable[object]) -> str:
+    """Return things in a sentence: `a, b and c`."""
+    *first, last = map(str, items)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def ago(since_ms: int, now_ms: int) -> str:
     """Return the time since `since_ms` in the two largest units: `1d 2h`, `5m 3s`."""
     minutes, seconds = divmod(max(0, now_ms - since_ms) // 1000, 60)

@@ -28,6 +28,7 @@ from replicator.config.model import (
     LdapConfig,
     LimitsConfig,
     ListenConfig,
+    LmtpConfig,
     LogConfig,
     MastershipConfig,
     NodeConfig,
@@ -109,6 +110,7 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
         limits=_limits(source.section("limits")),
         http=_http(source.section("http"), directory),
         workers=_workers(source.section("workers")),
+        lmtp=LmtpConfig(source.section("lmtp").take("aliases", file, None)),
     )
     _check_peers(source, config)
     _check_listeners(source, config)
@@ -125,19 +127,24 @@ def load_config(path: Path, *, serving: bool = False) -> Config:
 def _users(section: Section, directory: Path, node: NodeConfig) -> UsersConfig:
     source = section.take("source", values.choice(UserSource), UserSource.FILE)
     named = section.take("passwd_file", values.path(directory), None)
+    masters = section.take("master_passwd_file", values.path(directory), None)
+    separator = section.take("master_separator", values.separator, None)
+    if separator is not None and masters is None:
+        section.problem("master_separator", "there are no master users without `master_passwd_file`")
     if source is UserSource.FILE:
-        return UsersConfig(named or default_config(node.id, directory).users.passwd_file)
+        file = named or default_config(node.id, directory).users.passwd_file
+        return UsersConfig(file, source, masters, separator)
     if source in {UserSource.LDAP, UserSource.ENDPOINT}:
         if named is not None:
             text = f'users come from the server of [{source}] (source = "{source}"); remove this key'
             section.problem("passwd_file", text)
-        return UsersConfig(node.cluster_users, source)
+        return UsersConfig(node.cluster_users, source, masters, separator)
     if named is not None:
         text = (
             'users come from the cluster (source = "cluster"); remove this key, and bring the users of the file in once'
         )
         section.problem("passwd_file", f"{text} by `replicator user import`")
-    return UsersConfig(node.cluster_users, source)
+    return UsersConfig(node.cluster_users, source, masters, separator)
 
 
 def _workers(section: Section) -> WorkersConfig:
@@ -162,7 +169,14 @@ def _listen(section: Section, directory: Path) -> ListenConfig:
         return section.take(key, values.address(lowest_port=0), None)
 
     peer = section.take("peer", values.peer_address(0, directory), None)
-    return ListenConfig(peer=peer, imap=door("imap"), imaps=door("imaps"), lmtp=door("lmtp"), http=door("http"))
+    return ListenConfig(
+        peer=peer,
+        imap=door("imap"),
+        imaps=door("imaps"),
+        lmtp=door("lmtp"),
+        socketmap=door("socketmap"),
+        http=door("http"),
+    )
 
 
 def _peer(section: Section, directory: Path) -> PeerConfig:
@@ -407,7 +421,7 @@ def _check_peers(source: Source, config: Config) -> None:
 def _check_listeners(source: Source, config: Config) -> None:
     """Check that no two doors have one address. Port 0 stands for a different port each time."""
     taken: dict[PeerAddress, str] = {}
-    for door in ("peer", "imap", "imaps", "lmtp", "http"):
+    for door in ("peer", "imap", "imaps", "lmtp", "socketmap", "http"):
         address: PeerAddress | None = getattr(config.listen, door)
         if address is None or (isinstance(address, Address) and address.port == 0):
             continue
@@ -447,6 +461,11 @@ def _check_passwd_file(source: Source, users: UsersConfig) -> None:
             f"passwd_file: {users.passwd_file} cannot be read: {problem.strerror}; name a file that the node may read"
         )
         source.problem(("users", "passwd_file"), text)
+    masters = users.master_passwd_file
+    problem = None if masters is None else values.unreadable(masters)
+    if problem is not None and not isinstance(problem, FileNotFoundError):
+        text = f"master_passwd_file: {masters} cannot be read: {problem.strerror}; name a file that the node may read"
+        source.problem(("users", "master_passwd_file"), text)
 
 
 def _check_checkpoint_directory(source: Source, config: Config) -> None:

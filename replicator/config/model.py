@@ -115,6 +115,7 @@ class ListenConfig:
     lmtp: Address | None = None
     http: Address | None = None
     imaps: Address | None = None
+    socketmap: Address | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +157,21 @@ class UsersConfig:
     """Users with mail here (`replicator.users`).
 
     The file need not exist yet. If users come from the cluster, the node writes it; if from a server, nobody does.
+    `master_passwd_file`: of users who log in as others; `master_separator`: the character between the names of user and
+    master in a log-in.
     """
 
     passwd_file: Path
     source: UserSource = UserSource.FILE
+    master_passwd_file: Path | None = None
+    master_separator: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LmtpConfig:
+    """Delivery. `aliases`: the file of aliases and catch-all addresses; None: there are none."""
+
+    aliases: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,6 +451,8 @@ class LimitsConfig:
     lmtp_connections: int = _limit(200, highest=10_000)
     lmtp_connections_per_address: int = _limit(100, highest=10_000)
     lmtp_idle_seconds: int = _limit(300, lowest=60, highest=3_600)
+    socketmap_connections: int = _limit(200, highest=10_000)
+    socketmap_idle_seconds: int = _limit(300, lowest=10, highest=3_600)
     http_connections: int = _limit(64, highest=10_000)
     http_heads_per_address: int = _limit(32, highest=10_000)
     http_streams: int = _limit(16, highest=10_000)
@@ -476,6 +490,7 @@ class Config:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
     workers: WorkersConfig = field(default_factory=WorkersConfig)
+    lmtp: LmtpConfig = field(default_factory=LmtpConfig)
 
 
 def user_server(config: Config) -> LdapConfig | EndpointConfig | None:

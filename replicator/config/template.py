@@ -44,6 +44,8 @@ def config_text(config: Config, directory: Path) -> str:
         _users(config.users, directory),
         _storage(config, directory),
     ]
+    if config.lmtp.aliases is not None:
+        sections.append(f"[lmtp]\naliases = {_path(config.lmtp.aliases, directory)}    # as postmap(1) reads them\n")
     if config.tls is not None:
         sections.append(_tls(config.tls, directory))
     elif config.plain_links:
@@ -108,11 +110,18 @@ def _writes(config: Config) -> str:
 
 
 def _users(users: UsersConfig, directory: Path) -> str:
+    lines = ["[users]"]
     if users.source in {UserSource.LDAP, UserSource.ENDPOINT}:
-        return f"[users]\nsource = {_quoted(users.source)}    # see [{users.source}]\n"
-    if users.source is UserSource.CLUSTER:
-        return '[users]\nsource = "cluster"    # the same at all nodes; see `replicator user`\n'
-    return f"[users]\npasswd_file = {_path(users.passwd_file, directory)}    # user:{{SCHEME}}hash\n"
+        lines.append(f"source = {_quoted(users.source)}    # see [{users.source}]")
+    elif users.source is UserSource.CLUSTER:
+        lines.append('source = "cluster"    # the same at all nodes; see `replicator user`')
+    else:
+        lines.append(f"passwd_file = {_path(users.passwd_file, directory)}    # user:{{SCHEME}}hash")
+    if users.master_passwd_file is not None:
+        lines.append(f"master_passwd_file = {_path(users.master_passwd_file, directory)}    # who log in as others")
+    if users.master_separator is not None:
+        lines.append(f"master_separator = {_quoted(users.master_separator)}    # user, this character, master")
+    return "\n".join(lines) + "\n"
 
 
 def _storage(config: Config, directory: Path) -> str:

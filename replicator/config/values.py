@@ -24,6 +24,7 @@ E = TypeVar("E", bound=StrEnum)
 
 # An origin is `SID.boot`, and spaces separate wire fields, so a SID has no dot and no space (design section 2).
 SID = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+SEPARATOR = re.compile(r"[*%/|!^~&=?$;]")
 CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)(ms|s|m|h|d)")
@@ -60,6 +61,11 @@ def boolean(value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"expected true or false, not {_shown(value)}")  # noqa: TRY004 - the same
     return value
+
+
+def separator(value: object) -> str:
+    """Parse a character that stands between two names, and in none of them."""
+    return _matching(value, SEPARATOR, "one of these characters: * % / | ! ^ ~ & = ? $ ;")
 
 
 def sid(value: object) -> str:

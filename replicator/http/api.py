@@ -143,6 +143,8 @@ async def put_master(services: HttpServices, request: Request) -> Response:
     """Make a node the folder's master. Idempotent."""
     folder = await services.mail.folder(known_user(services, request), canonical_name(request.path["name"]))
     node = request.query.get("node", services.sid)
+    if node not in {services.sid, *services.peers}:
+        raise ProblemError(HTTPStatus.NOT_FOUND, f"no node {node!r} is configured at {services.sid}")
     await services.masters.move_to(folder, node)
     return json_response({"master": node})
 
@@ -271,7 +273,7 @@ def _checkpoint_response(
 
 
 ROUTES: tuple[Route[HttpServices], ...] = (
-    Route("GET", "/healthz", get_health, is_open=True, answer=HealthDocument),
+    Route("GET", "/healthz", get_health, is_open=True, answer=HealthDocument, also=(HTTPStatus.SERVICE_UNAVAILABLE,)),
     Route("GET", "/livez", get_liveness, answer=LivenessDocument),
     Route("GET", "/metrics", get_metrics),
     Route("GET", "/api/v1/status", get_status, answer=NodeStatus),

@@ -96,9 +96,10 @@ class Disabled(TypedDict):
 
 
 class TriedPassword(TypedDict):
-    """A password to try."""
+    """A password to try, and the IP address of the client for whom it is; without one, the address does not matter."""
 
     password: str
+    address: NotRequired[str | None]
 
 
 class EndedDocument(TypedDict):

@@ -59,7 +59,11 @@ def _operation(route: Route[Services], schemas: Schemas) -> Schema:
             *(_parameter(part[1:-1], "path", is_needed=True) for part in route.path.split("/") if part.startswith("{")),
             *(_parameter(name, "query", is_needed=name in route.needed) for name in sorted(route.query)),
         ],
-        "responses": {"2XX": answer, "default": {"$ref": "#/components/responses/Problem"}},
+        "responses": {
+            "2XX": answer,
+            **{str(int(code)): answer for code in route.also},
+            "default": {"$ref": "#/components/responses/Problem"},
+        },
         "security": [] if route.is_open else [{"token": [needed_role(route.method, route)]}, {}],
     }
     if route.body_type is not None:
@@ -69,13 +73,13 @@ def _operation(route: Route[Services], schemas: Schemas) -> Schema:
 
 
 def _parameter(name: str, place: str, *, is_needed: bool) -> Schema:
-    kind = "integer" if name in NUMBERS else "boolean" if name in FLAGS else "string"
+    schema = {"type": "integer", "minimum": 0} if name in NUMBERS else SIMPLE[bool if name in FLAGS else str]
     return {
         "name": name,
         "in": place,
         "required": is_needed,
         "description": PARAMETERS[name],
-        "schema": {"type": kind},
+        "schema": schema,
     }
 
 

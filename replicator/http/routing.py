@@ -27,7 +27,7 @@ class Route(Generic[Services]):
     operator's browser (there is no CORS). `is_open`: for everybody, whatever the listener's rules. `is_for_proxies`:
     for proxies of mail clients, whose tokens are good for nothing else. `is_private`: it tells more of users than
     tokens for reading are good for. `needed`: those of `query` that must be there. `answer` and `takes` are the types
-    of the JSON in answer and body, for `openapi`; None: it is no JSON.
+    of the JSON in answer and body, for `openapi`; None: it is no JSON. `also`: codes above 299 of such an answer.
     """
 
     method: str
@@ -40,6 +40,7 @@ class Route(Generic[Services]):
     is_for_proxies: bool = False
     is_private: bool = False
     answer: object = None
+    also: tuple[HTTPStatus, ...] = ()
     takes: object = None
 
     def match(self, segments: Sequence[str]) -> Mapping[str, str] | None:

@@ -16,6 +16,7 @@ from replicator.http.message import Request
 from replicator.http.parameters import no_such_user
 from replicator.http.tasks.destinations import Destinations
 from replicator.mail.mailstore import Folder, MailStore
+from replicator.runtime.drain import Drain
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.runtime.metrics import HttpMetrics, RefusalMetrics
 from replicator.runtime.sessions import NodeSessions
@@ -164,8 +165,11 @@ class UserOversight(Protocol):
         """Return all users, and what their lines say."""
         ...
 
-    async def try_login(self, name: str, password: str) -> Trial:
-        """Return whether this name and password would let a client in. Raises UnavailableError."""
+    async def try_login(self, name: str, password: str, address: str | None = None) -> Trial:
+        """Return whether this name and password would let a client in, from an IP address; None: from any.
+
+        Raises UnavailableError.
+        """
         ...
 
     def penalties(self) -> Sequence[Penalty]:
@@ -234,7 +238,8 @@ class HttpServices:
 
     `search_texts` is None if the node is to keep none, `servers` if no cluster is configured, `user_table` if users
     come from a file. `registry` holds the node's own metrics, never the library's global ones. `overviews` holds the
-    last overview of the node, as `page.events` tells it. `keep_expunged_s`: how long the node keeps expunged mail.
+    last overview of the node, as `page.events` tells it. `peers`: the other nodes that are configured.
+    `keep_expunged_s`: how long the node keeps expunged mail.
     """
 
     sid: str
@@ -249,6 +254,7 @@ class HttpServices:
     oversight: UserOversight
     search_texts: SearchTextControl | None = None
     sessions: NodeSessions = field(default_factory=NodeSessions)
+    drain: Drain = field(default_factory=Drain)
     metrics: HttpMetrics = field(default_factory=HttpMetrics)
     clock_ms: Callable[[], int] = wall_clock_ms
     run_in_thread: ThreadRunner = run_in_thread
@@ -259,6 +265,7 @@ class HttpServices:
     servers: MailServers | None = None
     user_table: UserControl | None = None
     overviews: Shared[tuple[bytes, bytes]] = field(default_factory=Shared)
+    peers: frozenset[str] = frozenset()
     keep_expunged_s: float = field(default_factory=lambda: ContentConfig().keep_expunged_s)
 
     def owner(self, name: str) -> str:

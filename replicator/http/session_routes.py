@@ -1,12 +1,14 @@
-"""Routes of the sessions of mail clients and MTAs at this node, in whichever process they are.
+"""Routes of the sessions of mail clients and MTAs at this node, in whichever process they are, and of its drain.
 
 | route | answers |
 |---|---|
 | `GET /api/v1/sessions?user=&address=&id=` | `SessionStatus` of each session, the oldest of each process first |
 | `DELETE /api/v1/sessions?user=&address=&id=` | those that are ended thereby; one of the three must be named |
+| `POST /api/v1/drain` | `DrainStatus`: from now on `/healthz` answers 503, so balancers send new clients elsewhere |
+| `DELETE /api/v1/drain` | the same, when that has ended |
 
-Sessions have all that is named: the user, the IP address or one of the network, and the id. Both need the role
-`operate`: they tell where users are, and what they do.
+Sessions have all that is named: the user, the IP address or one of the network, and the id. All need the role
+`operate`: sessions tell where users are, and what they do.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ from functools import partial
 from http import HTTPStatus
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
-from replicator.http.message import ProblemError, Request, Response, encode_list
+from replicator.http.message import ProblemError, Request, Response, encode_list, json_response
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
 from replicator.runtime.addresses import is_in
+from replicator.runtime.drain import DrainStatus
 from replicator.runtime.logs.fields import LogFields
 from replicator.runtime.sessions import SessionStatus
 from replicator.users import folded
@@ -41,6 +44,22 @@ async def delete_sessions(services: HttpServices, request: Request) -> Response:
     ended = await services.sessions.end(_user(services, request), _wanted(request))
     log.info("an operator has ended sessions %s", LogFields({**request.query, "ended": len(ended)}))
     return await _answer(services, ended)
+
+
+async def post_drain(services: HttpServices, _request: Request) -> Response:
+    """Begin to drain the node. Idempotent."""
+    if services.drain.status.since_ms is None:
+        log.info("an operator drains the node: it calls itself unhealthy, and serves whoever comes")
+    services.drain.begin()
+    return json_response(asdict(services.drain.status))
+
+
+async def delete_drain(services: HttpServices, _request: Request) -> Response:
+    """Let the node be healthy again. Idempotent."""
+    if services.drain.status.since_ms is not None:
+        log.info("an operator has ended the drain of the node")
+    services.drain.end()
+    return json_response(asdict(services.drain.status))
 
 
 def _user(services: HttpServices, request: Request) -> str | None:
@@ -75,4 +94,6 @@ _NAMED = frozenset({"user", "address", "id"})
 SESSION_ROUTES: tuple[Route[HttpServices], ...] = (
     Route("GET", "/api/v1/sessions", get_sessions, query=_NAMED, is_private=True, answer=list[SessionStatus]),
     Route("DELETE", "/api/v1/sessions", delete_sessions, query=_NAMED, answer=list[SessionStatus]),
+    Route("POST", "/api/v1/drain", post_drain, answer=DrainStatus),
+    Route("DELETE", "/api/v1/drain", delete_drain, answer=DrainStatus),
 )

@@ -29,7 +29,14 @@ LONG_COMMAND_BYTES = 2 * KIB
 class Users(Protocol):
     """The users who may log in."""
 
-    async def verify(self, name: str, password: str, *, address: str | None = None) -> Login | None:
+    @property
+    def has_masters(self) -> bool:
+        """True if there are users who may act as others: then `as_user` says as whom one of them would."""
+        ...
+
+    async def verify(
+        self, name: str, password: str, *, address: str | None = None, as_user: str | None = None
+    ) -> Login | None:
         """Return the user's login if the password is right, else None. Slows guessing down by user and by address.
 
         Raises UsersUnavailableError while the users are unknown, UnavailableError if too many attempts are being
@@ -41,19 +48,24 @@ class Users(Protocol):
         """Return True if somebody can log in by SCRAM; with `for_all`, if all users can."""
         ...
 
-    def scram_keys(self, name: str) -> ScramKeys:
+    def scram_keys(self, name: str, as_user: str | None = None) -> ScramKeys:
         """Return the keys of a user, or decoys for whoever cannot log in by SCRAM. Raises UsersUnavailableError."""
         ...
 
-    def lacks_scram(self, name: str) -> bool:
+    def lacks_scram(self, name: str, as_user: str | None = None) -> bool:
         """Return True if this is the name of a user who cannot log in by SCRAM, which is not for clients to know."""
         ...
 
-    def is_disabled(self, name: str) -> bool:
-        """Return True if this is the name of a user who is disabled, which is not for clients to know."""
+    def shuts_out(self, name: str, address: str | None, as_user: str | None = None) -> str | None:
+        """Return why the user of this name may not log in from an IP address at all, which is not for clients to know.
+
+        None: the user may, or there is none.
+        """
         ...
 
-    async def verify_scram(self, name: str, attempt: ScramAttempt, *, address: str | None = None) -> Login | None:
+    async def verify_scram(
+        self, name: str, attempt: ScramAttempt, *, address: str | None = None, as_user: str | None = None
+    ) -> Login | None:
         """Return the user's login if the attempt proves the password. Slows guessing down, and raises, as `verify`."""
         ...
 

@@ -137,7 +137,8 @@ class Session:
     def facts(self) -> Facts:
         """Return what operators are told of the session."""
         mailbox = self._selection.folder.name if self._selection is not None else None
-        return Facts(self.user_or_none, self._command, self._command_since_ms, mailbox, self.connection.secure)
+        master = self._login.master if self._login is not None else None
+        return Facts(self.user_or_none, self._command, self._command_since_ms, mailbox, self.connection.secure, master)
 
     @property
     def state(self) -> State:

@@ -7,12 +7,13 @@ message is skipped, and every recipient gets that error as the reply.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 import trio
 
 from replicator.errors import MailError
 from replicator.lmtp import replies
-from replicator.lmtp.machine import Envelope
+from replicator.lmtp.machine import Envelope, Recipient
 from replicator.lmtp.replies import Reply, reply_for
 from replicator.lmtp.services import LmtpServices
 from replicator.lmtp.trace import Top, trace_headers
@@ -20,6 +21,12 @@ from replicator.mail.mailstore import BodySink, NewMessage, ReceivedBody, SavedM
 from replicator.runtime.logs.fields import LogFields
 
 log = logging.getLogger(__name__)
+
+STORED, KEEP, REFUSED = 2, 4, 5
+"""First digits of replies: the message is stored; the sender is to keep it, and try again; it is refused."""
+
+SEVERITY = {STORED: 0, REFUSED: 1, KEEP: 2}
+"""Order of replies, of which the worst is told for an alias."""
 
 SAVES_AT_ONCE = 16
 """Concurrent saves of one message: enough to share group commits, not enough to crowd out other connections."""
@@ -56,11 +63,11 @@ class Delivery:
         """
         if self._top is not None:
             await self._store_top(self._top)
-        users = tuple(dict.fromkeys(self._envelope.users))
+        users = self._envelope.users
         outcomes = await self._save_all(users)
         if log.isEnabledFor(logging.INFO):
             self._log({user: outcomes[user] for user in users})  # in the order of the recipients
-        return [_reply(user, outcomes[user]) for user in self._envelope.users]
+        return [_reply_of(recipient, outcomes) for recipient in self._envelope.recipients]
 
     async def _store_top(self, top: Top) -> None:
         """Write the top of the message. It does not depend on the recipient, so one body serves all recipients."""
@@ -114,9 +121,11 @@ class Delivery:
 
     def _log(self, outcomes: dict[str, Outcome]) -> None:
         """Log one line for each user. The size is that of the received message, even if it could not be stored."""
-        heard = {"mid": self._message_id, "from": f"<{self._envelope.sender or ''}>"}
+        heard: dict[str, object] = {"mid": self._message_id, "from": f"<{self._envelope.sender or ''}>"}
         common = {"size": self._size_bytes, "client": self._client_ip, "id": self._trace_id}
+        aliases = {user: one.address for one in self._envelope.recipients if one.is_alias for user in one.users}
         for user, outcome in outcomes.items():
+            heard["alias"] = aliases.get(user)
             if isinstance(outcome, MailError):
                 reply = reply_for(outcome)
                 told = {"code": reply.code, "reason": reply.text}
@@ -130,6 +139,20 @@ async def _save(services: LmtpServices, user: str, new: NewMessage) -> Outcome:
         return await services.mail.deliver(user, new)
     except MailError as error:
         return error
+
+
+def _reply_of(recipient: Recipient, outcomes: Mapping[str, Outcome]) -> Reply:
+    """Return the only reply that LMTP has for a recipient, whose users may fare differently.
+
+    While one may yet get the message, the sender has to keep it: those who have it then get it twice. Else a refusal
+    must be heard of, since somebody has not got it.
+    """
+    if not recipient.is_alias:
+        [user] = recipient.users
+        return _reply(user, outcomes[user])
+    found = {user: _reply(user, outcomes[user]) for user in recipient.users}
+    user, worst = max(found.items(), key=lambda one: SEVERITY[one[1].code // 100])
+    return worst if worst.code // 100 == STORED else Reply(worst.code, worst.enhanced, f"<{user}> {worst.text}")
 
 
 def _reply(user: str, outcome: Outcome) -> Reply:

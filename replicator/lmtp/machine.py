@@ -20,6 +20,7 @@ from replicator.errors import MailError, UserNotLearnedError
 from replicator.lmtp import replies
 from replicator.lmtp.replies import Reply, reply_for
 from replicator.lmtp.syntax import Address, Path, parse_from, parse_host, parse_to
+from replicator.users.names import candidates
 
 LINE_BYTES_MAX = 4096
 """Longest command line in octets, with room for all extensions that we announce.
@@ -29,6 +30,9 @@ RFC 5321 section 4.5.3.1.4 requires 512, RFC 6531 more.
 
 RECIPIENTS_MAX = 100
 """Recipients of one message; RFC 5321 section 4.5.3.1.8 requires at least 100. Senders retry for the rest."""
+
+USERS_MAX = 1000
+"""Users whom the recipients of one message reach by aliases: as many as one alias may (`users.aliases.recipients`)."""
 
 ERRORS_MAX = 20
 """Syntax and order errors in one connection. Unknown users do not count: relays cannot know our users."""
@@ -71,10 +75,15 @@ LEGAL: dict[str, frozenset[State]] = {
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """Address and user of an accepted RCPT."""
+    """Address of an accepted RCPT, and the users whom it reaches: one at least."""
 
     address: Address
-    user: str
+    users: tuple[str, ...]
+
+    @property
+    def is_alias(self) -> bool:
+        """True if the address is not the user's own."""
+        return len(self.users) > 1 or self.users[0] not in candidates(self.address.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +98,8 @@ class Envelope:
 
     @property
     def users(self) -> tuple[str, ...]:
-        """The recipients' users, in the same order."""
-        return tuple(recipient.user for recipient in self.recipients)
+        """The recipients' users, in the same order, each once."""
+        return tuple(dict.fromkeys(user for recipient in self.recipients for user in recipient.users))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +142,7 @@ class TlsAccepted:
 
 @dataclass(frozen=True, slots=True)
 class UserAsked:
-    """A recipient whom `find_user` does not know yet: learn the name, and advance again."""
+    """A recipient whom `find_users` does not know yet: learn of the name, and advance again."""
 
     name: str
 
@@ -142,19 +151,23 @@ Event = MessageBegun | MessageData | MessageEnded | MessageDropped | TlsAccepted
 
 
 class LmtpMachine:
-    """One connection. `find_user` maps an `Address.name` to its user, or to None; it may raise MailError.
+    """One connection. `find_users` maps an `Address.name` to its users, or to none; it may raise MailError.
 
-    UserNotLearnedError from it becomes the event `UserAsked`, and the line is processed once more.
-
-    `offers_tls`: STARTTLS is offered (RFC 3207).
+    UserNotLearnedError from it becomes the event `UserAsked`, and the line is processed once more; if that is in vain,
+    the recipient is refused for now. `offers_tls`: STARTTLS is offered (RFC 3207).
     """
 
     def __init__(
-        self, host: str, max_message_bytes: int, find_user: Callable[[str], str | None], *, offers_tls: bool = False
+        self,
+        host: str,
+        max_message_bytes: int,
+        find_users: Callable[[str], tuple[str, ...]],
+        *,
+        offers_tls: bool = False,
     ) -> None:
         self._host = host
         self._max_message_bytes = max_message_bytes
-        self._find_user = find_user
+        self._find_users = find_users
         self._offers_tls = offers_tls
         self._secure = False
         self._state = State.GREETED
@@ -162,6 +175,7 @@ class LmtpMachine:
         self._errors = 0
         self._buffer = bytearray()
         self._message_bytes = 0  # octets of the current message so far, dots unstuffed
+        self._has_asked = False  # `UserAsked`, for the next line
         self._to_skip = 0  # at the front of the buffer: the line end of DATA is not part of the message
         self._events: deque[Event] = deque()
         self._rejections: list[Rejection] = []
@@ -251,6 +265,9 @@ class LmtpMachine:
         except UserNotLearnedError as asked:
             self._buffer[:0] = line
             self._events.append(UserAsked(asked.name))
+            self._has_asked = True
+        else:
+            self._has_asked = False
         return True
 
     def _take_data(self) -> bool:
@@ -408,15 +425,20 @@ class LmtpMachine:
         if len(self._envelope.recipients) >= RECIPIENTS_MAX:
             return replies.TOO_MANY_RECIPIENTS
         try:
-            user = self._find_user(path.address.name)
-        except UserNotLearnedError:
-            raise
+            users = self._find_users(path.address.name)
+        except UserNotLearnedError as error:
+            if not self._has_asked:
+                raise
+            return reply_for(error)
         except MailError as error:
             return reply_for(error)
-        if user is None:
+        if not users:
             return replies.UNKNOWN_USER
-        recipients = (*self._envelope.recipients, Recipient(path.address, user))
-        self._envelope = replace(self._envelope, recipients=recipients)
+        recipients = (*self._envelope.recipients, Recipient(path.address, users))
+        envelope = replace(self._envelope, recipients=recipients)
+        if len(recipients) > 1 and len(users) > 1 and len(envelope.users) > USERS_MAX:
+            return replies.TOO_MANY_RECIPIENTS
+        self._envelope = envelope
         self._state = State.RECIPIENTS
         return replies.RECIPIENT_OK
 

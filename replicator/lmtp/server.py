@@ -78,7 +78,7 @@ class _Connection:
         self._machine = LmtpMachine(
             services.node_name,
             services.max_message_bytes,
-            services.users.find,
+            services.recipients.find,
             offers_tls=services.tls() is not None,
         )
 
@@ -119,7 +119,7 @@ class _Connection:
                 await self._start_tls()
             elif isinstance(event, UserAsked):
                 self._does("RCPT")
-                await self._services.users.learn(event.name)
+                await self._services.recipients.learn(event.name)
                 self._does(None)
             event = after or await self._next_event()
 

@@ -16,7 +16,7 @@ from replicator.runtime.environment import wall_clock_ms
 from replicator.runtime.metrics import LmtpMetrics, RefusalMetrics
 from replicator.runtime.places import Doorkeeper, Limit, PlaceLimits, Places
 from replicator.runtime.sessions import Sessions
-from replicator.users import UserNames
+from replicator.users import Recipients
 
 TRACE_ID_BYTES = 8
 """Bytes of a trace id: enough that no id occurs twice in a log."""
@@ -44,7 +44,7 @@ class LmtpServices:
     """Services for connections. `node_name` is used in the greeting and in `Received:` headers (`trace.host_name`)."""
 
     mail: Inboxes
-    users: UserNames
+    recipients: Recipients
     node_name: str
     tls: Callable[[], ssl.SSLContext | None] = lambda: None  # for STARTTLS
     max_message_bytes: int = MESSAGE_BYTES_MAX

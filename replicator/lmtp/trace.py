@@ -57,7 +57,7 @@ def host_name(sid: str, cluster: str) -> str:
 
 
 def trace_headers(envelope: Envelope, *, host: str, client_ip: str | None, trace_id: str, now_ms: int) -> bytes:
-    """Return `Return-Path:` and `Received:` (RFC 5321 section 4.4).
+    """Return `Return-Path:` and `Received:` (RFC 5321 section 4.4), and `Delivered-To:` (RFC 9228) of an alias.
 
     The protocol's name follows RFC 3848 and RFC 6531 section 4.3.
     """
@@ -65,11 +65,19 @@ def trace_headers(envelope: Envelope, *, host: str, client_ip: str | None, trace
     protocol = ("UTF8LMTP" if envelope.utf8 else "LMTP") + ("S" if envelope.secure else "")
     date = format_datetime(datetime.fromtimestamp(now_ms / 1000, UTC))
     return (
-        f"Return-Path: <{envelope.sender or ''}>\r\n"
+        f"Return-Path: <{envelope.sender or ''}>\r\n{_delivered_to(envelope)}"
         f"Received: from {client}\r\n"
         f"\tby {host} with {protocol} id {trace_id}{_for(envelope)};\r\n"
         f"\t{date}\r\n"
     ).encode()
+
+
+def _delivered_to(envelope: Envelope) -> str:
+    """Return a header with the alias by which the message came, if there is exactly one recipient; see `_for`."""
+    match envelope.recipients:
+        case [recipient] if recipient.is_alias:
+            return f"Delivered-To: {recipient.address}\r\n"
+    return ""
 
 
 def _for(envelope: Envelope) -> str:

@@ -27,6 +27,7 @@ class SessionStatus:
     """A session. `id` names it at its node; `process` is `core`, or a door's number.
 
     `doing` is the command that runs, such as `IDLE`, since `doing_since_ms`; None: the client has sent none since then.
+    `master`: the master user who acts as the user.
     """
 
     id: str
@@ -40,6 +41,7 @@ class SessionStatus:
     doing_since_ms: int
     mailbox: str | None
     tls: bool
+    master: str | None = None
 
 
 class Facts(NamedTuple):
@@ -50,6 +52,7 @@ class Facts(NamedTuple):
     doing_since_ms: int
     mailbox: str | None
     tls: bool
+    master: str | None = None
 
 
 class OpenSession:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
@@ -21,8 +22,13 @@ def users_of_server(
     *,
     quota: QuotaLimits = NO_LIMITS,
     key: bytes | None = None,
+    masters: Path | None = None,
+    separator: str | None = None,
 ) -> ExternalDirectory:
-    """Return the users of a server, which is not asked yet. Raises ConfigError as `_source`."""
+    """Return the users of a server, which is not asked yet. The rest is as for `ExternalDirectory`.
+
+    Raises ConfigError as `_source`.
+    """
     return ExternalDirectory(
         _source(config),
         found_s=config.cache_s,
@@ -31,6 +37,8 @@ def users_of_server(
         clock_ms=clock_ms,
         key=key,
         metrics=UserSourceMetrics(registry),
+        masters=masters,
+        separator=separator,
     )
 
 

@@ -3,12 +3,14 @@
 `names` maps addresses to users, `schemes` checks password hashes, `scram` lets users log in without sending their
 password, `decoys` answers for those who cannot log in, `bearer` reads messages with an access token, `passwd_file`
 reads and edits the file, `words` understands what its lines say besides, `followed_file` reads it again when it has
-changed, `accounts` shows all of that to operators, `trial` why somebody cannot log in, `attempts` slows guessing down,
-`directory` answers the doors, or `elsewhere` if a server elsewhere knows the users. A user's name is always in lower
-case, however it was written. Passwords are never logged and never kept, not even here.
+changed, `logins` remembers passwords, `masters` may act as others, `aliases` are addresses of users, `accounts` shows
+all of that to operators, `trial` why somebody cannot log in, `attempts` slows guessing down, `directory` answers the
+doors, or `elsewhere` if a server elsewhere knows the users. A user's name is always in lower case, however it was
+written. Passwords are never logged and never kept, not even here.
 """
 
 from replicator.users.accounts import Account, list_accounts
+from replicator.users.aliases.recipients import Recipients
 from replicator.users.attempts.throttle import Penalty
 from replicator.users.bearer import (
     BearerError,
@@ -17,9 +19,10 @@ from replicator.users.bearer import (
     oauthbearer_challenge,
     xoauth2_challenge,
 )
-from replicator.users.directory import Identity, Login, UserDirectory
+from replicator.users.directory import UserDirectory
 from replicator.users.elsewhere.directory import ExternalDirectory
 from replicator.users.elsewhere.source import Found, SourceError, UserSource, Verdict
+from replicator.users.logins import Identity, Login
 from replicator.users.names import UserNames, folded
 from replicator.users.passwd_file.editing import (
     add_user,
@@ -40,6 +43,7 @@ from replicator.users.scram import (
     ScramKeys,
 )
 from replicator.users.trial import Obstacle, Reason, Trial
+from replicator.users.words.allowed_nets import AllowedNets, parse_nets
 from replicator.users.words.home_cluster import Site
 from replicator.users.words.quota_limits import NO_LIMITS, QuotaLimits
 
@@ -51,6 +55,7 @@ __all__ = [
     "NEW_SCHEMES",
     "NO_LIMITS",
     "Account",
+    "AllowedNets",
     "BearerError",
     "BearerMessage",
     "ChannelBindingError",
@@ -65,6 +70,7 @@ __all__ = [
     "Penalty",
     "QuotaLimits",
     "Reason",
+    "Recipients",
     "ScramAttempt",
     "ScramError",
     "ScramExchange",
@@ -86,6 +92,7 @@ __all__ = [
     "list_users",
     "new_line",
     "oauthbearer_challenge",
+    "parse_nets",
     "set_disabled",
     "set_password",
     "valid_lines",

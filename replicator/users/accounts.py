@@ -15,7 +15,8 @@ from replicator.users.words.quota_limits import QuotaLimits
 class Account:
     """A user, and what the user's line says. Limits: None if there is none; `cluster`: None if the line names none.
 
-    `has_password`: the line has a hash that is understood.
+    `has_password`: the line has a hash that is understood. `origin`: where the user comes from, which is the file, the
+    cluster's table, or a server with its own name of the user.
     """
 
     user: str
@@ -24,18 +25,19 @@ class Account:
     storage_limit_bytes: int | None
     messages_limit: int | None
     cluster: str | None
+    origin: str
 
 
 def list_accounts(path: Path, quota: QuotaLimits) -> list[Account]:
     """Return the users of a file, in its order. Raises PasswdFileError."""
     try:
-        return list(accounts_of(read_users(path), quota))
+        return list(accounts_of(read_users(path), quota, str(path)))
     except OSError as error:
         raise PasswdFileError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def accounts_of(table: UserTable, quota: QuotaLimits) -> Iterator[Account]:
-    """Yield the users of a table; `quota`: the limits of users whose lines set none."""
+def accounts_of(table: UserTable, quota: QuotaLimits, origin: str) -> Iterator[Account]:
+    """Yield the users of a table; `quota`: the limits of users whose lines set none. `origin`: as of `Account`."""
     for user, password in table.users.items():
         limits = quota._replace(**table.quotas.get(user, {}))
         yield Account(
@@ -45,4 +47,5 @@ def accounts_of(table: UserTable, quota: QuotaLimits) -> Iterator[Account]:
             storage_limit_bytes=limits.storage_bytes,
             messages_limit=limits.messages,
             cluster=table.clusters.get(user),
+            origin=origin,
         )

@@ -5,8 +5,6 @@ Belongs to the event loop: only hashing runs in threads, and the reading of many
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,50 +18,42 @@ from replicator.runtime.addresses import network_of
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.users.accounts import Account, accounts_of
 from replicator.users.attempts.queue import PATIENCE_S, AttemptQueue
-from replicator.users.attempts.throttle import NAME_CHARACTERS_MAX, Penalty
+from replicator.users.attempts.throttle import Penalty
 from replicator.users.followed_file import LEAVING_S, FollowedFile
+from replicator.users.logins import Identity, Login, Passwords, may_come
+from replicator.users.masters import MARK, Acting, Masters
 from replicator.users.names import candidates, folded
-from replicator.users.schemes import PASSWORD_MAX_BYTES, PasswordHash
+from replicator.users.schemes import PasswordHash
 from replicator.users.scram import ScramAttempt, ScramKeys
-from replicator.users.trial import Obstacle, Reason, Trial, reasons_against
+from replicator.users.trial import (
+    Obstacle,
+    Reason,
+    Trial,
+    disabled,
+    reasons_against,
+    reasons_against_mail,
+    reasons_against_master,
+)
 from replicator.users.words.home_cluster import Site
 from replicator.users.words.quota_limits import NO_LIMITS, QuotaLimits
 
-REMEMBER_S = 60.0
-"""Seconds for which a right password is known without hashing: clients open connections by the dozen."""
-
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """A name for which an access token or a client's certificate vouches, until a time of the wall clock."""
+class _Claim:
+    """Whom a client claims to be: `owner` of one of the `passwords`, who acts as `user`.
 
-    name: str
-    until_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Login:
-    """A user who has logged in, and the grounds of the login, which `UserDirectory.holds` checks again later.
-
-    `password`: the hash of the password that was right; None: an identity was shown, which ends at `until_ms`.
+    Failures count for `counted_as`. `user` is None if there is none of the name. `master` is the owner, if that is one.
     """
 
-    user: str
-    password: PasswordHash | None = None
-    until_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Remembered:
-    """A password that was right, as a digest under a key of this process."""
-
-    login: Login
-    digest: bytes
-    until_s: float
+    passwords: Passwords
+    owner: str
+    counted_as: str
+    user: str | None
+    master: str | None = None
 
 
 class UserDirectory:
-    """The users of one passwd-file. Can be created anywhere; `verify` needs trio, and time is trio's."""
+    """The users of one passwd-file, and masters of another. Can be created anywhere; `verify` needs trio's time."""
 
     def __init__(
         self,
@@ -75,31 +65,28 @@ class UserDirectory:
         key: bytes | None = None,
         site: Site | None = None,
         is_from_cluster: bool = False,
+        masters: Path | None = None,
+        separator: str | None = None,
     ) -> None:
         """`quota`: the limits of users whose lines set none. `key`: of another process whose decoys are to be alike.
 
         `site`: where this node is; None: every user's mail is here. `is_from_cluster`: the node writes the file itself,
-        once it has the cluster's table of users.
+        once it has the cluster's table of users. `masters`: the passwd-file of master users, who log in as others;
+        `separator`: of the names of user and master.
         """
         self._quota = quota
         self._site = site
-        self._run_in_thread = run_in_thread
         self._clock_ms = clock_ms
         self.key = key or secrets.token_bytes(32)
-        self._remembered: dict[str, _Remembered] = {}
         self._attempts = AttemptQueue()
-        self._file = FollowedFile(
-            path,
-            self.key,
-            run_in_thread,
-            site=site,
-            is_from_cluster=is_from_cluster,
-            changed=self._remembered.clear,
-        )
+        self._file = FollowedFile(path, self.key, run_in_thread, site=site, is_from_cluster=is_from_cluster)
+        self._passwords = Passwords(self._file, self.key, run_in_thread)
+        self._masters = None if masters is None else Masters(masters, separator, self.key, run_in_thread)
 
     async def load(self) -> None:
         """Read the file before `run` begins, in a thread if it has many users."""
         await self._file.load()
+        self._refresh_masters()
 
     async def run(self) -> None:
         """Read in a thread what would hold up the event loop, until cancelled. Meanwhile the last contents hold."""
@@ -108,6 +95,11 @@ class UserDirectory:
     def refresh(self) -> None:
         """Read the file again if it has changed. While it cannot be read, the last contents hold."""
         self._file.refresh()
+        self._refresh_masters()
+
+    def _refresh_masters(self) -> None:
+        if self._masters is not None:
+            self._masters.file.refresh()
 
     def unreadable(self) -> list[str]:
         """Return the reason why the file cannot be read now; empty if it can."""
@@ -115,7 +107,7 @@ class UserDirectory:
 
     def problems(self) -> list[str]:
         """Return all problems of the file now, including single lines, as `file:line: problem`."""
-        return self._file.problems()
+        return [*self._file.problems(), *(self._masters.file.problems() if self._masters is not None else ())]
 
     async def learn(self, name: str) -> None:  # noqa: ARG002 - all users are known
         """Make sure that `find` can answer for this name: see `UserNames`."""
@@ -137,10 +129,30 @@ class UserDirectory:
 
         A directory without a `site` has no answer. The cluster of a user whose line should name one is `NOWHERE`.
         """
-        user = self._find(name)
+        acting = self._acting(name)
+        user = self._find(acting.user if acting is not None else name)
         if user is None or self._site is None:
             return None
         return user, self._site.home_of(self._file.known().clusters.get(user))
+
+    @property
+    def has_masters(self) -> bool:
+        """True if there are users who may act as others."""
+        return self._masters is not None
+
+    def _acting(self, name: str, as_user: str | None = None) -> Acting | None:
+        """Return the master that a client names, if it names one."""
+        return self._masters.acting(name, as_user) if self._masters is not None else None
+
+    def _claim(self, name: str, as_user: str | None) -> _Claim:
+        """Return whom a client claims to be. Raises UsersUnavailableError."""
+        acting = self._acting(name, as_user)
+        if acting is not None and self._masters is not None:
+            user, master = self._find(acting.user), acting.master
+            return _Claim(self._masters.passwords, master, MARK + master, user, master)
+        user = self._find(name)
+        # Failures count for the resolved user: one account has many names, by its details.
+        return _Claim(self._passwords, user or folded(name), user or folded(name), user)
 
     def _find(self, name: str) -> str | None:
         """Return the user of this name, in whichever cluster. Raises UsersUnavailableError."""
@@ -160,7 +172,7 @@ class UserDirectory:
     def accounts(self) -> list[Account]:
         """Return all users and what their lines say."""
         self.refresh()
-        return list(accounts_of(self._file.table, self._quota)) if self._file.table else []
+        return list(accounts_of(self._file.table, self._quota, self._file.origin)) if self._file.table else []
 
     def summary(self) -> tuple[int, int]:
         """Return the number of users, in whichever cluster, and the digest of their table (`UserTable.digest`).
@@ -179,59 +191,86 @@ class UserDirectory:
         self.refresh()
         return self._quota._replace(**self._file.table.quotas.get(user, {})) if self._file.table else self._quota
 
-    async def verify(self, name: str, password: str, *, address: str | None = None) -> Login | None:
+    async def verify(
+        self, name: str, password: str, *, address: str | None = None, as_user: str | None = None
+    ) -> Login | None:
         """Return the user's login if the password is right, else None; see `verify_anywhere`.
 
         Raises OtherClusterError if the password is right and the user's mail is in another cluster.
         """
-        return self._at_home(await self.verify_anywhere(name, password, address=address))
+        return self._at_home(await self.verify_anywhere(name, password, address=address, as_user=as_user))
 
     async def verify_anywhere(
-        self, name: str, password: str, *, address: str | None = None, patience_s: float = PATIENCE_S
+        self,
+        name: str,
+        password: str,
+        *,
+        address: str | None = None,
+        as_user: str | None = None,
+        patience_s: float = PATIENCE_S,
     ) -> Login | None:
         """Return the user's login if the password is right, else None. Takes as long for a user who does not exist.
 
+        `as_user`: as whom `name`, a master user, would act; None: `name` alone says who logs in.
         After failures, attempts are delayed as `throttle` says; `address` is an IP address. Attempts take turns, so
         that guessing in parallel is no faster and nobody occupies all places for hashing. Raises UnavailableError if
         the turn does not come within `patience_s`, and UsersUnavailableError as `find`.
         """
-        # Failures count for the resolved user: one account has many names, by its details.
-        user = self._find(name) or folded(name)
+        claim = self._claim(name, as_user)
         secret = password.encode("utf-8", "surrogateescape")
-        if (login := self._remembered_login(user, secret)) is not None:
+        if (login := self._remembered_login(claim, secret, address)) is not None:
             return login
 
         async def check() -> Login | None:
             # Meanwhile another connection of the same client may have logged in.
-            return self._remembered_login(user, secret) or await self._check(user, secret)
+            if (login := self._remembered_login(claim, secret, address)) is not None:
+                return login
+            password = await claim.passwords.check(claim.owner, secret)
+            return None if password is None else self._login(claim, password, address)
 
-        return await self._attempts.in_turn(user, address, check, patience_s)
+        return await self._attempts.in_turn(claim.counted_as, address, check, patience_s)
 
-    async def try_login(self, name: str, password: str) -> Trial:
+    async def try_login(self, name: str, password: str, address: str | None = None) -> Trial:
         """Return whether this name and password would let a client in, and why not. Counts as nobody's attempt.
 
+        `address`: the client's IP address; None: it does not matter.
         Raises UsersUnavailableError, and UnavailableError if no hash can be computed within `PATIENCE_S`.
         """
-        user = self._find(name)
-        if user is None:
-            reason = Reason(Obstacle.NO_SUCH_USER, f"there is no user {folded(name)!r}, nor one by a part of this name")
-            return self._trial(folded(name), None, [reason])
-        stored = self._file.known().users.get(user)
+        acting = self._acting(name)
+        named = folded(name if acting is None else acting.user)
+        claim = self._claim(name, None)
+        passwords = claim.passwords
+        stored = passwords.file.known().users.get(claim.owner)
         secret = password.encode("utf-8", "surrogateescape")
-        is_right = None if stored is None else await self._attempts.out_of_turn(partial(self._fits, stored, secret))
-        table = self._file.known()
-        if user not in table.users or table.users[user] != stored:
-            return await self.try_login(name, password)  # the file has changed meanwhile
-        return self._trial(user, user, reasons_against(table, user, self._site, is_right=is_right))
+        is_right = None if stored is None else await self._attempts.out_of_turn(partial(passwords.fits, stored, secret))
+        owners, users = passwords.file.known(), self._file.known()
+        if claim != self._claim(name, None) or owners.users.get(claim.owner) != stored:
+            return await self.try_login(name, password, address)  # the file has changed meanwhile
+        reasons = []
+        if claim.user is None:
+            text = f"there is no user {named!r}, nor one by a part of this name"
+            reasons.append(Reason(Obstacle.NO_SUCH_USER, text))
+        else:
+            reasons += reasons_against_mail(users, claim.user, self._site)
+        if claim.master is not None:
+            if claim.user in users.disabled:
+                reasons.append(disabled(claim.user))
+            reasons += reasons_against_master(owners, claim.master, address, is_right=is_right)
+        elif claim.user is not None:
+            reasons += reasons_against(owners, claim.user, address, is_right=is_right)
+        return self._trial(claim, reasons)
 
-    async def _fits(self, stored: PasswordHash, secret: bytes) -> bool:
-        return is_usable(secret) and await self._run_in_thread(lambda: stored.check(secret))
-
-    def _trial(self, counted_as: str, user: str | None, reasons: Sequence[Reason]) -> Trial:
-        slowed = [one for one in self.penalties() if one.user == counted_as[:NAME_CHARACTERS_MAX] and one.waits_s]
-        addresses = (one.address if one.address is not None else "everywhere" for one in slowed)
-        waits_s = max((one.waits_s for one in slowed), default=0.0)
-        return Trial(user, tuple(reasons), waits_s, tuple(addresses))
+    def _trial(self, claim: _Claim, reasons: Sequence[Reason]) -> Trial:
+        waits_s, slowed = self._attempts.delays(claim.counted_as)
+        return Trial(
+            user=claim.user,
+            reasons=tuple(reasons),
+            waits_s=waits_s,
+            slowed=slowed,
+            only_from=claim.passwords.only_from(claim.owner),
+            master=claim.master,
+            origin=None if claim.user is None else self._file.origin,
+        )
 
     def penalties(self) -> list[Penalty]:
         """Return who is delayed after failed attempts, or would be by another one."""
@@ -249,37 +288,51 @@ class UserDirectory:
         self.refresh()
         return self._file.decoys.for_all if for_all else self._file.decoys.for_some
 
-    def scram_keys(self, name: str) -> ScramKeys:
+    def scram_keys(self, name: str, as_user: str | None = None) -> ScramKeys:
         """Return the keys of the user of this name; for whoever cannot log in by SCRAM, decoys. Raises as `find`."""
-        user = self._find(name)
-        stored = self._file.known().users.get(user) if user is not None else None
-        decoy = self._file.decoys.keys_of(name)
+        claim = self._claim(name, as_user)
+        file = claim.passwords.file
+        stored = file.known().users.get(claim.owner)
+        decoy = file.decoys.keys_of(name if claim.master is None else claim.master)
         return stored.scram if stored is not None and stored.scram is not None else decoy
 
-    def lacks_scram(self, name: str) -> bool:
+    def lacks_scram(self, name: str, as_user: str | None = None) -> bool:
         """Return True if this is the name of a user who cannot log in by SCRAM: for the log only."""
-        users = self._file.table.users if self._file.table else {}
-        user = next((user for user in candidates(name) if user in users), None)
+        acting = self._acting(name, as_user)
+        file = self._file if acting is None or self._masters is None else self._masters.file
+        users = file.table.users if file.table else {}
+        names = candidates(name) if acting is None else [acting.master]
+        user = next((user for user in names if user in users), None)
         return user is not None and ((stored := users[user]) is None or stored.scram is None)
 
-    def is_disabled(self, name: str) -> bool:
-        """Return True if this is the name of a user who is disabled: for the log only."""
-        users, disabled = (self._file.table.users, self._file.table.disabled) if self._file.table else ({}, set())
-        return next((user for user in candidates(name) if user in users), None) in disabled
+    def shuts_out(self, name: str, address: str | None, as_user: str | None = None) -> str | None:
+        """Return why the user of this name may not log in from an IP address, whatever is shown: for the log only."""
+        acting = self._acting(name, as_user)
+        named = name if acting is None else acting.user
+        table = self._file.table
+        user = next((user for user in candidates(named) if table is not None and user in table.users), None)
+        if table is not None and user is not None and user in table.disabled:
+            return "the user is disabled; `replicator user enable` lets the user log in again"
+        if acting is not None and self._masters is not None:
+            no_user = f"there is no user {folded(named)!r}" if user is None else None
+            return no_user or self._masters.shuts_out(acting.master, address)
+        if table is None or user is None or may_come(table, user, address):
+            return None
+        return f"the user may log in from {table.nets[user]} only"
 
-    async def verify_scram(self, name: str, attempt: ScramAttempt, *, address: str | None = None) -> Login | None:
+    async def verify_scram(
+        self, name: str, attempt: ScramAttempt, *, address: str | None = None, as_user: str | None = None
+    ) -> Login | None:
         """Return the user's login if the attempt proves the password. Delays, and raises, as `verify`."""
-        user = self._find(name) or folded(name)
+        claim = self._claim(name, as_user)
 
         async def check() -> Login | None:
             await trio.lowlevel.checkpoint()
-            stored = self._file.known().users.get(user)
+            stored = claim.passwords.file.known().users.get(claim.owner)
             is_right = attempt.is_right()
-            if stored is None or stored.scram != attempt.keys or not is_right or user in self._file.known().disabled:
-                return None
-            return Login(user, stored)
+            return self._login(claim, stored, address) if stored and stored.scram == attempt.keys and is_right else None
 
-        return self._at_home(await self._attempts.in_turn(user, address, check))
+        return self._at_home(await self._attempts.in_turn(claim.counted_as, address, check))
 
     async def admit(self, name: str, identity: Identity | None, *, address: str | None = None) -> Login | None:
         """Return the login of the user of this name, if the identity is that user's. Delays, and raises, as `verify`.
@@ -293,9 +346,9 @@ class UserDirectory:
             await trio.lowlevel.checkpoint()
             if identity is None or self._find(name) != user or self._find(identity.name) != user:
                 return None
-            if user in self._file.known().disabled:
+            if not self._passwords.lets_in(user, address):
                 return None
-            return Login(user, until_ms=identity.until_ms)
+            return Login(user, until_ms=identity.until_ms, address=address)
 
         return self._at_home(await self._attempts.in_turn(user, address, check))
 
@@ -305,17 +358,15 @@ class UserDirectory:
         if (
             self._file.table is None
             or not self._is_home(login.user)
-            or login.user in self._file.table.disabled
             or (login.until_ms is not None and login.until_ms <= self._clock_ms())
         ):
             return False
-        password = self._file.table.users.get(login.user)
-        if login.user not in self._file.table.users:
-            leaving = self._file.leaves(login.user)
-            if leaving is None or not leaving.in_place:
-                return False
-            password = leaving.password
-        return login.password is None or login.password == password
+        if login.master is None:
+            return self._passwords.still_lets_in(login.user, login)
+        leaving = self._file.leaves(login.user)
+        is_there = login.user in self._file.table.users or (leaving is not None and leaving.in_place)
+        is_usable = is_there and login.user not in self._file.table.disabled
+        return is_usable and self._masters is not None and self._masters.passwords.still_lets_in(login.master, login)
 
     def _is_home(self, user: str) -> bool:
         named = self._file.table.clusters.get(user) if self._file.table else None
@@ -332,29 +383,15 @@ class UserDirectory:
             self._check_home(login.user)
         return login
 
-    async def _check(self, user: str, secret: bytes) -> Login | None:
-        stored, version = self._file.known().users.get(user), self._file.version
-        usable = is_usable(secret)
-        against = stored or self._file.decoys.hash_to_check()
-        matches = await self._run_in_thread(lambda: against.check(secret if stored and usable else b"-"))
-        if stored is None or not usable or not matches or user in self._file.known().disabled:
+    def _login(self, claim: _Claim, password: PasswordHash, address: str | None) -> Login | None:
+        """Return the log-in of a client whose password is right; None: it is not let in, or there is no such user."""
+        if claim.user is None or not claim.passwords.lets_in(claim.owner, address):
             return None
-        login = Login(user, stored)
-        # If the file changed meanwhile, the next attempt uses the new one, and this result is not remembered.
-        if version == self._file.version:
-            self._remembered[user] = _Remembered(login, self._digest(user, secret), trio.current_time() + REMEMBER_S)
-        return login
-
-    def _remembered_login(self, user: str, secret: bytes) -> Login | None:
-        known = self._remembered.get(user)
-        if known is None or known.until_s <= trio.current_time():
+        if claim.master is not None and claim.user in self._file.known().disabled:
             return None
-        return known.login if hmac.compare_digest(known.digest, self._digest(user, secret)) else None
+        return Login(claim.user, password, address=address, master=claim.master)
 
-    def _digest(self, user: str, secret: bytes) -> bytes:
-        return hmac.digest(self.key, user.encode("utf-8", "surrogateescape") + b"\0" + secret, hashlib.sha256)
-
-
-def is_usable(secret: bytes) -> bool:
-    """Return True if this can be a password at all."""
-    return 1 <= len(secret) <= PASSWORD_MAX_BYTES and 0 not in secret
+    def _remembered_login(self, claim: _Claim, secret: bytes, address: str | None) -> Login | None:
+        password = claim.passwords.remembered(claim.owner, secret)
+        # From elsewhere it is hashed as a wrong one is: the answer takes as long.
+        return None if password is None else self._login(claim, password, address)

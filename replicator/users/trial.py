@@ -16,10 +16,12 @@ class Obstacle(StrEnum):
     """Reasons why a user may not log in by a password."""
 
     NO_SUCH_USER = "no_such_user"
+    NO_SUCH_MASTER = "no_such_master"
     OTHER_CLUSTER = "other_cluster"
     DISABLED = "disabled"
     NO_PASSWORD = "no_password"  # noqa: S105 - no secret
     UNUSABLE_HASH = "unusable_hash"
+    WRONG_ADDRESS = "wrong_address"
     WRONG_PASSWORD = "wrong_password"  # noqa: S105 - no secret
 
 
@@ -35,19 +37,24 @@ class Reason:
 class Trial:
     """The outcome. `user`: whom the name means; None: nobody. It may log in if there are no `reasons`.
 
-    `waits_s`: seconds for which attempts at this user are delayed now, at the addresses that `slowed` names. `answer`:
-    what a server said that knows the users; None: they come from a passwd-file.
+    `waits_s`: seconds for which attempts at this user are delayed now, at the addresses that `slowed` names.
+    `only_from`: the networks from which the user may log in; None: from everywhere. `master`: who would act as the
+    user; the delays and networks are the master's then. `origin`: where the user comes from, as in `Account`; None:
+    there is none. `answer`: what a server said about the password; None: it was not asked.
     """
 
     user: str | None
     reasons: tuple[Reason, ...]
     waits_s: float
     slowed: tuple[str, ...]
+    only_from: tuple[str, ...] | None = None
+    master: str | None = None
+    origin: str | None = None
     answer: str | None = None
 
 
-def reasons_against(table: UserTable, user: str, site: Site | None, *, is_right: bool | None) -> list[Reason]:
-    """Return why a user of the table may not log in here. `is_right`: the password is; None: it cannot be checked."""
+def reasons_against_mail(table: UserTable, user: str, site: Site | None) -> list[Reason]:
+    """Return why a user of the table has no mail here."""
     found = []
     home = None if site is None else site.home_of(table.clusters.get(user))
     if site is not None and home == NOWHERE:
@@ -56,8 +63,37 @@ def reasons_against(table: UserTable, user: str, site: Site | None, *, is_right:
     elif site is not None and home != site.own:
         text = f"the mail of {user} is in the cluster {home}, and this node is in {site.own}: log in there"
         found.append(Reason(Obstacle.OTHER_CLUSTER, text))
+    return found
+
+
+def disabled(user: str) -> Reason:
+    """Return the reason why a user who is disabled may not log in."""
+    return Reason(Obstacle.DISABLED, f"{user} is disabled: `replicator user enable` ends that")
+
+
+def reasons_against_master(
+    table: UserTable, master: str, address: str | None, *, is_right: bool | None
+) -> list[Reason]:
+    """Return why a master user may not log in as somebody; see `reasons_against`."""
+    if master in table.users:
+        return reasons_against(table, master, address, is_right=is_right)
+    return [Reason(Obstacle.NO_SUCH_MASTER, f"there is no master user {master!r}")]
+
+
+def reasons_against(table: UserTable, user: str, address: str | None, *, is_right: bool | None) -> list[Reason]:
+    """Return why a user of the table may not log in. `is_right`: the password is; None: it cannot be checked.
+
+    `address`: the client's IP address; None: from wherever the user may log in.
+    """
+    found = []
     if user in table.disabled:
-        found.append(Reason(Obstacle.DISABLED, f"{user} is disabled: `replicator user enable` ends that"))
+        found.append(disabled(user))
+    nets = table.nets.get(user)
+    if nets is not None and not nets.networks and not nets.is_local:
+        found.append(Reason(Obstacle.WRONG_ADDRESS, f"`allow_nets` of {user} makes no sense, which lets nobody in"))
+    elif nets is not None and address is not None and not nets.has(address):
+        text = f"{user} may log in from {nets} only, and not from {address}"
+        found.append(Reason(Obstacle.WRONG_ADDRESS, text))
     if user in table.unusable:
         found.append(Reason(Obstacle.UNUSABLE_HASH, f"the hash cannot be understood: {table.unusable[user]}"))
     elif table.users.get(user) is None:

@@ -74,6 +74,7 @@ def served_node(directory: Path) -> Iterator[ServedNode]:
                 mail.stories(),
                 users,
                 search_texts,
+                peers=frozenset({"dc2", "dc3"}),
             )
             sessions = Holder(nursery, services.sessions.own)
             [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")

@@ -81,6 +81,7 @@ async def _serve(node: Node, nursery: trio.Nursery) -> str:
         tasks,
         Stories(node.store, coordinator, node.environment, MESSAGE_IDS),
         UserDirectory(node.config.users.passwd_file),
+        peers=frozenset({"dc2", "dc3"}),
     )
     [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
     nursery.start_soon(trio.serve_listeners, HttpServer(services).serve, [listener])

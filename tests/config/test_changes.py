@@ -44,6 +44,10 @@ def test_equal_configurations_have_no_changed_keys() -> None:
         (replace(BEFORE, clusters=(ClusterConfig("east"),)), ["[[cluster]]"]),
         (replace(BEFORE, tls=TLS), ["tls.ca", "tls.certificate", "tls.key", "tls.mode"]),
         (replace(BEFORE, users=replace(BEFORE.users, passwd_file=Path("/srv/other"))), ["users.passwd_file"]),
+        (
+            replace(BEFORE, users=replace(BEFORE.users, master_passwd_file=Path("/srv/m"), master_separator="*")),
+            ["users.master_passwd_file", "users.master_separator"],
+        ),
     ],
 )
 def test_changed_keys_are_named_as_in_the_file(after: Config, keys: list[str]) -> None:

@@ -225,6 +225,11 @@ def test_relative_paths_start_at_the_configuration_file(tmp_path: Path, monkeypa
             '[node]\nid = "a"\n[users]\nsource = "cluster"\npasswd_file = "x"',
             "5: passwd_file: users come from the cluster",
         ),
+        ('[node]\nid = "a"\n[users]\nmaster_separator = "*"', "4: master_separator: there are no master users without"),
+        (
+            '[node]\nid = "a"\n[users]\nmaster_passwd_file = "m"\nmaster_separator = "@"',
+            "5: master_separator: expected one of these characters",
+        ),
         ('[node]\nid = "a"\ndata = ""', "3: data: expected a path"),
         ('[node]\nid = "a"\ndata = 1', "3: data: expected a string in quotes, not 1"),
         ('node.id = "a"\nnode.dta = "x"', "2: unknown key 'dta' in [node]; the most similar one is 'data'"),

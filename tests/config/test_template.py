@@ -21,6 +21,7 @@ from replicator.config import (
     LdapConfig,
     LimitsConfig,
     ListenConfig,
+    LmtpConfig,
     LogConfig,
     MastershipConfig,
     NodeConfig,
@@ -121,7 +122,12 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
         peers=tuple(peers),
         durability=DurabilityConfig(draw(st.integers(1, 1 + len(peers))), draw(st.sampled_from(WhenShort))),
         mastership=MastershipConfig(draw(st.sampled_from(Scope)), draw(HEARTBEATS), draw(TIMEOUTS)),
-        users=UsersConfig(draw(paths)),
+        lmtp=LmtpConfig(draw(st.none() | paths)),
+        users=UsersConfig(
+            draw(paths),
+            master_passwd_file=(masters := draw(st.none() | paths)),
+            master_separator=draw(st.none() | st.sampled_from("*%/|!^~&=?$;")) if masters else None,
+        ),
         conflict=ConflictConfig(draw(st.sampled_from(UidConflict))),
         log=LogConfig(draw(DURATIONS), draw(st.integers(2**20, 2**50))),
         content=ContentConfig(

@@ -106,6 +106,9 @@ GROUPS = (
               told="`outcome` is `written`, `unchanged`, `waiting` (until the last ones are in force) or `running`."),
         Shown("POST", "/api/v1/reload", (Call("/api/v1/reload", 200, "the certificates that are used now"),),
               told="409: one of them cannot be used, and all stay as they were."),
+        Shown("POST", "/api/v1/drain", (Call("/api/v1/drain", 200, "since when the node is drained"),),
+              told="`/healthz` answers 503, so that balancers send new clients elsewhere. A restart ends that."),
+        Shown("DELETE", "/api/v1/drain", (Call("/api/v1/drain", 200, "the drain has ended"),)),
         Shown("POST", "/api/v1/search/rebuild",
               (Call("/api/v1/search/rebuild", 202, "what there was; the work goes on in the background"),),
               told="409: this node keeps no [search texts](operations.md#searching)."),
@@ -134,7 +137,8 @@ GROUPS = (
             Call("/api/v1/users/bob/try-login", 200, "`reasons`: why a client would not get in; none: it would",
                  _json({"password": "secret"})),
             Call("/api/v1/users/bob/try-login", 400, "there is no password", _json({})),
-        ), "`password`: neither kept nor logged", told="It counts as nobody's attempt."),
+        ), "`password`: neither kept nor logged; `address`: the client's IP address (any)",
+              told="It counts as nobody's attempt."),
         Shown("GET", "/api/v1/penalties", (Call("/api/v1/penalties", 200, "who is slowed down now"),)),
         Shown("DELETE", "/api/v1/penalties", (
             Call("/api/v1/penalties?of=bob", 200, "those of a user or an address end; if none is named, all"),
@@ -185,7 +189,7 @@ GROUPS = (
         Shown("PUT", "/api/v1/users/{user}/folders/{name}/master", (
             Call(f"{_FOLDER}/master?node=dc1", 200, "that node is the master now"),
             Call(f"{_USER}/folders/None/master", 404, "there is no such folder"),
-            Call(f"{_FOLDER}/master?node=dc9", 503, "that node cannot be reached"),
+            Call(f"{_FOLDER}/master?node=dc9", 404, "no such node is configured"),
         )),
         Shown("GET", "/api/v1/users/{user}/folders/{name}/master", (
             Call(f"{_FOLDER}/master", 200, "the master; `null`: this node has not needed it since the last election"),

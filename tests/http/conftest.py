@@ -39,6 +39,7 @@ def services(mail: HookedMail, report: FixedReport, search_texts: FixedSearchTex
     users = Names("alice", "bob", "ann@example.org")
     return HttpServices(
         sid="dc1",
+        peers=frozenset({"dc2", "dc3"}),
         mail=mail,
         status=report,
         users=users,

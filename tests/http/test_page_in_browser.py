@@ -25,6 +25,7 @@ from replicator.tasks import CheckOptions
 from tests.browser import Tab, browser, needs_chromium
 from tests.http.fixed_jobs import FixedJobs
 from tests.http.fixed_report import FixedReport
+from tests.http.fixed_stories import FixedStories
 
 pytestmark = needs_chromium
 
@@ -100,12 +101,20 @@ async def look_up(tab: Tab, user: str) -> None:
     await tab.until("document.querySelector('#folders details, #user-problem:not(:empty)') !== null")
 
 
+async def inspect(tab: Tab) -> None:
+    """Open the first folder, and wait until the node has told its story and its history."""
+    await tab.evaluate("document.querySelector('#folders details').open = true")
+    await tab.until("document.querySelectorAll('.inspector h3').length === 3")
+
+
 async def test_hostile_words_of_mail_and_peers_stay_words(services: HttpServices, report: Figures) -> None:
     report.word, report.reasons = HOSTILE, [HOSTILE]
+    services = replace(services, stories=FixedStories(HOSTILE))
     async with opened(services) as tab:
         await tab.until(SHOWN)
         await look_up(tab, "alice")
-        for place in ("#health", "#links", "#store", "#upkeep", "#folders"):
+        await inspect(tab)
+        for place in ("#health", "#links", "#store", "#upkeep", "#folders", ".inspector", ".history"):
             assert HOSTILE in await tab.text(place)
         assert await tab.evaluate("document.querySelectorAll('img').length") == 1
         assert await tab.evaluate("document.querySelectorAll('script').length") == 1
@@ -219,6 +228,89 @@ async def test_late_answer_is_not_shown_any_more(services: HttpServices, report:
             assert "slow" not in await tab.text("#folders")
 
 
+async def test_forks_and_merges_are_drawn_and_told(services: HttpServices) -> None:
+    async with opened(replace(services, stories=FixedStories())) as tab:
+        await tab.until(SHOWN)
+        await look_up(tab, "alice")
+        await inspect(tab)
+        rows = "[...document.querySelectorAll('.history li')]"
+        told = cast("list[str]", await tab.evaluate(f"{rows}.map(r => r.innerText)"))
+        assert [words.partition("\n")[0].strip() for words in told] == [
+            "merge: UID 4 became 9, 1 expunged on a branch",
+            "1 mail arrived: UID 1",
+            "merge: UID 4 became 9, 1 expunged on a branch",
+            "word on UID 1-3, 7",
+            "1 mail arrived: UID 1",
+            "renamed word to word",
+        ]
+        assert ["waits" in words for words in told] == [False, True, False, False, False, False]
+        lanes = "[...r.querySelectorAll('circle')].map(c => Math.floor(c.getAttribute('cx') / 18))[0]"
+        assert await tab.evaluate(f"{rows}.map(r => {lanes})") == [0, 1, 0, 2, 0, 0]
+        shown = "['x1', 'y1', 'x2', 'y2'].map(n => parseInt(l.getAttribute(n)))"
+        lines = f"{rows}.map(r => [...r.querySelectorAll('line')].map(l => {shown}))"
+        assert await tab.evaluate(lines) == [
+            [[9, 50, 9, 100]],
+            [[9, 0, 9, 100], [27, 50, 27, 100]],
+            [[9, 0, 9, 50], [27, 0, 27, 100], [9, 50, 9, 100], [9, 50, 45, 100]],
+            [[9, 0, 9, 100], [27, 0, 27, 100], [45, 0, 45, 50], [45, 50, 45, 100]],
+            [[9, 0, 9, 50], [27, 0, 27, 100], [45, 0, 45, 100], [9, 50, 9, 100]],
+            [[9, 0, 9, 50], [27, 0, 9, 50], [45, 0, 9, 50], [9, 50, 9, 100]],
+        ]
+        assert await tab.evaluate("document.querySelectorAll('.lanes .absent').length") == 1
+        story = await tab.text(".inspector")
+        for words in ("dc2 ✓ the same", "dc3 ! forked", "cannot be asked", "1 entry on 1 branch", "Cannot join word"):
+            assert words in story
+
+
+async def test_older_history_is_shown_when_it_is_asked_for(services: HttpServices) -> None:
+    stories = FixedStories(is_cut=True)
+    async with opened(replace(services, stories=stories)) as tab:
+        await tab.until(SHOWN)
+        await look_up(tab, "alice")
+        await inspect(tab)
+        await tab.evaluate("document.querySelector('.inspector button').click()")
+        await tab.until(
+            "document.querySelector('.history') !== null && document.querySelector('.inspector button') === null"
+        )
+        assert stories.asked == [50, 500]
+
+
+async def test_history_needs_a_token_that_may_operate(services: HttpServices, tmp_path: Path) -> None:
+    """It tells what a user has read; the rest of the mailbox's story does not."""
+    secret = add_token(tmp_path / "http.tokens", "laptop", Role.READ)
+    async with opened(replace(services, stories=FixedStories()), Access(Tokens(tmp_path / "http.tokens"))) as tab:
+        await tab.until(ASKED)
+        await tab.type(secret)
+        await tab.press("Enter")
+        await tab.until(SHOWN)
+        await look_up(tab, "alice")
+        await tab.evaluate("document.querySelector('#folders details').open = true")
+        await tab.until(
+            "document.querySelector('.inspector h3') !== null && document.querySelector('.inspector .bad') !== null"
+        )
+        assert "this needs one with the role operate" in await tab.text(".inspector .bad")
+        assert "dc3 ! forked" in await tab.text(".inspector")
+
+
+async def test_history_of_a_folder_that_was_closed_is_not_shown(services: HttpServices) -> None:
+    stories = FixedStories("late", released=trio.Event())
+    has_come = "performance.getEntriesByType('resource').filter(one => one.name.includes('/log?')).length === {}"
+    async with opened(replace(services, stories=stories)) as tab:
+        await tab.until(SHOWN)
+        await look_up(tab, "alice")
+        await tab.evaluate("document.querySelector('#folders details').open = true")
+        await tab.until("document.querySelectorAll('.inspector h3').length === 2")
+        await tab.evaluate("document.querySelector('#folders details').open = false")
+        assert stories.released is not None
+        stories.released.set()
+        await tab.until(has_come.format(1))
+        await tab.evaluate("fetch('/healthz').then((answer) => answer.text())")
+        assert await tab.evaluate("document.querySelector('.history')") is None
+        stories.word = "now"
+        await inspect(tab)
+        assert "now on UID" in await tab.text(".history")
+
+
 async def test_everything_is_reached_by_the_keyboard_and_keeps_the_focus(
     services: HttpServices, report: Figures
 ) -> None:
@@ -271,10 +363,11 @@ async def test_page_that_is_not_seen_leaves_its_stream_to_others(services: HttpS
 @pytest.mark.parametrize("width", [1280, 320])
 async def test_nothing_is_wider_than_the_window(services: HttpServices, report: Figures, width: int) -> None:
     report.word = "x" * 300
-    async with opened(services) as tab:
+    async with opened(replace(services, stories=FixedStories(report.word))) as tab:
         await tab.look(width=width)
         await tab.until(SHOWN)
         await look_up(tab, "alice")
+        await inspect(tab)
         assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
@@ -304,7 +397,7 @@ async def violations(tab: Tab, axe: str) -> list[object]:
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 async def test_axe_finds_nothing(services: HttpServices, report: Figures, axe: str, width: int, *, dark: bool) -> None:
     jobs = FixedJobs()
-    services = replace(services, tasks=jobs.tasks())
+    services = replace(services, tasks=jobs.tasks(), stories=FixedStories(is_cut=True))
     async with opened(services) as tab:
         await tab.command("Page.setBypassCSP", enabled=True)  # axe reads HTML, which the policy forbids
         await tab.command("Page.reload")
@@ -312,7 +405,7 @@ async def test_axe_finds_nothing(services: HttpServices, report: Figures, axe: s
         await tab.until(SHOWN)
         assert await tab.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") is dark
         await look_up(tab, "alice")
-        await tab.evaluate("document.querySelector('details').open = true")
+        await inspect(tab)
         assert await violations(tab, axe) == []
         report.reasons, report.overdue, report.is_up = ["the disk is full"], ("a predecessor",), True
         assert services.tasks.start(CheckOptions()) is not None

@@ -52,7 +52,10 @@ def servers(tmp_path: Path) -> MailServers:
         "dave:{PLAIN}d:cluster=far\nerin:{PLAIN}e\nj\u00fcrgen:{PLAIN}j:cluster=odd\n",
         "utf-8",
     )
-    return MailServers(UserDirectory(file, run_in_thread=run_inline, site=Site("east")), CLUSTERS)
+    masters = tmp_path / "masters.passwd"
+    masters.write_text("admin:{PLAIN}mighty\n")
+    users = UserDirectory(file, run_in_thread=run_inline, site=Site("east"), masters=masters, separator="*")
+    return MailServers(users, CLUSTERS)
 
 
 @pytest.fixture
@@ -73,6 +76,7 @@ async def ask(client: Conversation, *headers: str) -> Answer:
         (("Auth-User: ALICE%2Bwork@example.org", "Auth-Pass: secret", "Client-IP: 192.0.2.9"), ("192.0.2.1", "143")),
         (("Auth-User: bob", "Auth-Pass: pass%20word%25", "Auth-Protocol: IMAP"), ("2001:db8::1", "1143")),
         (("Auth-User: erin", "Auth-Pass: e"), ("192.0.2.1", "143")),
+        (("Auth-User: bob*admin", "Auth-Pass: mighty"), ("2001:db8::1", "1143")),
         (("Auth-Method: none", "Auth-User: alice", "Auth-Protocol: lmtp"), ("192.0.2.2", "24")),
         (("Auth-Method: none", "Auth-User: bob", "Auth-Pass: wrong"), ("2001:db8::1", "1143")),
     ],

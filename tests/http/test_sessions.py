@@ -98,3 +98,19 @@ async def test_tokens_for_reading_are_not_told_where_users_are(
         for role, status in ((Role.READ, 403), (Role.OPERATE, 200)):
             token = f"Authorization: Bearer {secrets[role]}"
             assert (await ask(talk, "?user=alice", method, token)).status == status
+
+
+async def test_drained_node_says_so_until_the_drain_ends(client: Conversation, services: HttpServices) -> None:
+    async def drain(method: str) -> dict[str, object]:
+        answer = await client.ask(
+            f"{method} /api/v1/drain HTTP/1.1\r\nHost: localhost\r\n\r\n".encode(), method.encode()
+        )
+        assert answer.status == 200
+        return answer.json
+
+    since_ms = (await drain("POST"))["since_ms"]
+    assert since_ms is not None
+    assert (await drain("POST"))["since_ms"] == since_ms, "a second one changes nothing"
+    assert "`replicator drain --undo`" in services.drain.problems()[0]
+    assert await drain("DELETE") == await drain("DELETE") == {"since_ms": None}
+    assert services.drain.problems() == ()

@@ -143,10 +143,24 @@ async def test_log_ins_are_tried_without_a_trace(services: HttpServices, tmp_pat
     await trio.Path(tmp_path / "users.passwd").write_text("alice:{PLAIN}secret\n")
     async with conversation(HttpServer(services)) as client:
         right = await ask(client, "POST", "/Alice%40x/try-login", {"password": "secret"})
-        assert right.json == {"user": "alice", "reasons": [], "waits_s": 0.0, "slowed": [], "answer": None}
+        assert right.json == {
+            "user": "alice",
+            "reasons": [],
+            "waits_s": 0.0,
+            "slowed": [],
+            "only_from": None,
+            "master": None,
+            "answer": None,
+        }
         wrong = await ask(client, "POST", "/alice/try-login", {"password": "x"})
         assert wrong.json["reasons"] == [{"obstacle": "wrong_password", "text": "the password is wrong"}]
         assert (await ask(client, "POST", "/alice/try-login", {})).status == 400
+        await trio.Path(tmp_path / "users.passwd").write_text("alice:{PLAIN}secret::::::allow_nets=192.0.2.0/24\n")
+        far = await ask(client, "POST", "/alice/try-login", {"password": "secret", "address": "::1"})
+        assert far.json["only_from"] == ["192.0.2.0/24"]
+        assert "wrong_address" in str(far.json["reasons"])
+        nonsense = await ask(client, "POST", "/alice/try-login", {"password": "secret", "address": "x"})
+        assert nonsense.status == 400
 
 
 async def test_who_may_only_read_neither_tries_log_ins_nor_sees_penalties(

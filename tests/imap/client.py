@@ -32,7 +32,16 @@ class ReversedNameUsers:
 
     verified: list[tuple[str, str | None]] = field(default_factory=list)
 
-    async def verify(self, name: str, password: str, *, address: str | None = None) -> Login | None:
+    has_masters = False
+
+    async def verify(
+        self,
+        name: str,
+        password: str,
+        *,
+        address: str | None = None,
+        as_user: str | None = None,  # noqa: ARG002 - nobody here may act as another
+    ) -> Login | None:
         self.verified.append((name, address))
         await trio.lowlevel.checkpoint()
         return Login(name, PASSWORD) if name and password == name[::-1] else None
@@ -40,16 +49,18 @@ class ReversedNameUsers:
     def has_scram(self, *, for_all: bool = False) -> bool:  # noqa: ARG002 - nobody here can log in by SCRAM
         return False
 
-    def scram_keys(self, name: str) -> ScramKeys:
+    def scram_keys(self, name: str, as_user: str | None = None) -> ScramKeys:
         raise NotImplementedError
 
-    def lacks_scram(self, name: str) -> bool:
+    def lacks_scram(self, name: str, as_user: str | None = None) -> bool:
         raise NotImplementedError
 
-    def is_disabled(self, name: str) -> bool:  # noqa: ARG002 - nobody here is
-        return False
+    def shuts_out(self, name: str, address: str | None, as_user: str | None = None) -> str | None:  # noqa: ARG002 - nobody here is
+        return None
 
-    async def verify_scram(self, name: str, attempt: ScramAttempt, *, address: str | None = None) -> Login | None:
+    async def verify_scram(
+        self, name: str, attempt: ScramAttempt, *, address: str | None = None, as_user: str | None = None
+    ) -> Login | None:
         raise NotImplementedError
 
     async def admit(self, name: str, identity: Identity | None, *, address: str | None = None) -> Login | None:

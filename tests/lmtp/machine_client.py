@@ -15,6 +15,7 @@ from replicator.lmtp.machine import (
     MessageEnded,
 )
 from replicator.lmtp.replies import Reply, delivered
+from replicator.users import Recipients
 from tests.one_node import Names
 
 USERS = Names("alice", "bob", "carol@example.org", "a b", "mülller@exämple.org", "x+y")
@@ -35,7 +36,7 @@ class MachineClient:
     """A client of a machine, which also delivers the messages that the machine passes on."""
 
     def __init__(self, limit: int = LIMIT) -> None:
-        self.machine = LmtpMachine("dc1", limit, USERS.find)
+        self.machine = LmtpMachine("dc1", limit, Recipients(USERS).find)
         self.incoming: Incoming | None = None  # the unfinished message
         self.messages: list[Incoming] = []
         self.dropped = 0
@@ -66,7 +67,7 @@ class MachineClient:
                 self.incoming.largest_piece = max(self.incoming.largest_piece, len(data))
             case MessageEnded():
                 self.messages.append(self.incoming)
-                self.machine.delivered([self.outcome] * len(self.incoming.envelope.users))
+                self.machine.delivered([self.outcome] * len(self.incoming.envelope.recipients))
                 self.incoming = None
             case MessageDropped():
                 self.dropped += 1

@@ -27,7 +27,7 @@ from replicator.replication.writes.quotas import Quotas
 from replicator.runtime.metrics import LmtpMetrics, QuotaMetrics, RefusalMetrics
 from replicator.runtime.sessions import NodeSessions
 from replicator.store.store import Store
-from replicator.users import QuotaLimits, UserDirectory, add_user
+from replicator.users import QuotaLimits, Recipients, UserDirectory, add_user
 from tests.one_door import remote_mail
 from tests.one_node import Gate, HookedMail, Names, SinkLog, one_node
 
@@ -60,7 +60,12 @@ async def services(
 ) -> AsyncIterator[LmtpServices]:
     """The services of a door in the core's process, and of one in a process of its own."""
     of_core = LmtpServices(
-        mail, USERS, "dc1.mail", metrics=LmtpMetrics(registry), clock_ms=lambda: NOW_MS, new_id=lambda: TRACE_ID
+        mail,
+        Recipients(USERS),
+        "dc1.mail",
+        metrics=LmtpMetrics(registry),
+        clock_ms=lambda: NOW_MS,
+        new_id=lambda: TRACE_ID,
     )
     if request.param == "in the core":
         yield of_core
@@ -152,7 +157,7 @@ async def test_message_beyond_a_quota_is_refused_or_deferred(
 
     registry = CollectorRegistry()
     async with one_node(tmp_path, quotas=quotas) as mail:
-        client = await connect(LmtpServer(LmtpServices(mail, USERS, "dc1.mail")), nursery)
+        client = await connect(LmtpServer(LmtpServices(mail, Recipients(USERS), "dc1.mail")), nursery)
         await client.ask(b"LHLO x\r\n")
         assert await deliver(b"") == [stored("alice").rstrip(), stored("bob").rstrip()]
         alice, bob = await deliver(b"x" * 100)
@@ -288,7 +293,7 @@ def test_host_name_is_a_valid_domain(sid: str, cluster: str, name: str) -> None:
 
 async def test_mail_is_deferred_while_the_list_of_users_is_unknown(tmp_path: Path, mail: HookedMail) -> None:
     path = tmp_path / "users.passwd"
-    services = LmtpServices(mail, UserDirectory(path), "dc1.mail")
+    services = LmtpServices(mail, Recipients(UserDirectory(path)), "dc1.mail")
     async with trio.open_nursery() as nursery:
         client = await connect(LmtpServer(services), nursery)
         await client.ask(b"LHLO x\r\nMAIL FROM:<>\r\n")

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import ssl
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -19,70 +15,13 @@ from replicator.config import Config, EndpointConfig, config_text, default_confi
 from replicator.errors import ConfigError, UsersUnavailableError
 from replicator.user_sources import server_faults, users_of_server
 from replicator.users import ExternalDirectory, Login, QuotaLimits
-
-PEOPLE = {"alice": "secret", "bob": "hidden"}
-
-
-class Endpoint(ThreadingHTTPServer):
-    """A server on loopback. `says`: what it answers in place of the truth, as (status, body)."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.questions: list[dict[str, object]] = []
-        self.tokens: list[str | None] = []
-        self.says: tuple[int, bytes] | None = None
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore clients who have gone."""
-
-    def answer(self, question: dict[str, object]) -> dict[str, object]:
-        user = str(question["user"]).removesuffix("@example.org")
-        if question["request"] == "check":
-            return {"right": PEOPLE.get(user) == question["password"]}
-        if user not in PEOPLE:
-            return {"user": None}
-        return {"user": user, "disabled": user == "bob", "quota": "1G" if user == "alice" else None}
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Endpoint
-
-    def do_POST(self) -> None:
-        question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.questions.append(question)
-        self.server.tokens.append(self.headers["Authorization"])
-        status, body = self.server.says or (200, json.dumps(self.server.answer(question)).encode())
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
-
-
-@contextmanager
-def serving(context: ssl.SSLContext | None = None) -> Iterator[Endpoint]:
-    with Endpoint() as server:
-        if context is not None:
-            server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+from tests.user_sources.endpoint import Endpoint, config_of, serving
 
 
 @pytest.fixture
 def server() -> Iterator[Endpoint]:
     with serving() as server:
         yield server
-
-
-def config_of(server: Endpoint, scheme: str = "http", host: str = "127.0.0.1") -> EndpointConfig:
-    return EndpointConfig(f"{scheme}://{host}:{server.server_port}/users")
 
 
 def directory_of(config: EndpointConfig) -> ExternalDirectory:
@@ -93,7 +32,7 @@ async def test_questions_and_answers(server: Endpoint, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("abc\n")
     users = directory_of(replace(config_of(server), token_file=token))
-    assert await users.verify("Alice@Example.org", "secret", address="192.0.2.1") == Login("alice")
+    assert await users.verify("Alice@Example.org", "secret", address="192.0.2.1") == Login("alice", address="192.0.2.1")
     look_up, own_name, check = server.questions
     assert look_up == {"request": "look_up", "user": "alice@example.org"}
     assert own_name == {"request": "look_up", "user": "alice"}
@@ -108,12 +47,12 @@ async def test_questions_and_answers(server: Endpoint, tmp_path: Path) -> None:
     assert users.quota_limits("alice") == QuotaLimits(1024**3, 5)
     assert await users.verify("alice", "wrong") is None
     assert await users.verify("bob", "hidden") is None
-    assert users.is_disabled("bob")
+    assert users.shuts_out("bob", None) == f"the user is disabled at {config_of(server).url}"
     assert await users.verify("nobody", "secret") is None
     assert server.questions[-1]["request"] == "check", "the time must not tell who exists"
-    assert (
-        await users.try_login("alice", "x")
-    ).answer == f"{config_of(server).url}: found alice; the endpoint answers false"
+    trial = await users.try_login("alice", "x", "192.0.2.1")
+    assert (trial.origin, trial.answer) == (f"{config_of(server).url}: alice", "the endpoint answers false")
+    assert server.questions[-1]["address"] == "192.0.2.1"
 
 
 @pytest.mark.parametrize(

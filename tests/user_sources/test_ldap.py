@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from prometheus_client import CollectorRegistry
 
 from replicator.config import LdapConfig
@@ -22,7 +23,8 @@ from replicator.user_sources import server_faults, users_of_server
 from replicator.user_sources.ldap import LdapSource
 from replicator.user_sources.ldap_filter import escaped, filter_for
 from replicator.user_sources.limits import quota_of
-from replicator.users import ExternalDirectory, Identity, Login, QuotaLimits, SourceError
+from replicator.users import ExternalDirectory, Found, Identity, Login, QuotaLimits, SourceError
+from replicator.users.elsewhere.answers import AFTER_PROBLEM_S
 from tests.user_sources.slapd import BASE, SERVICE_DN, Slapd, needs_slapd, restarted, slapd
 
 
@@ -77,7 +79,8 @@ async def test_password_is_checked_by_each_kind_of_connection(
     if "url" in changed:
         changed = {**changed, "url": people.url}
     users = directory_of(replace(config_of(people), **changed))  # type: ignore[arg-type]
-    assert await users.verify("Alice+lists@Example.org", "secret", address="192.0.2.1") == Login("alice")
+    login = await users.verify("Alice+lists@Example.org", "secret", address="192.0.2.1")
+    assert login == Login("alice", address="192.0.2.1")
     assert await users.verify("a.smith@example.org", "secret") == Login("alice")
     assert await users.verify("alice", "wrong") is None
     assert await users.verify("nobody@example.org", "secret") is None
@@ -119,7 +122,8 @@ async def test_attributes_say_quota_and_who_is_disabled(people: Slapd, directory
     assert users.quota_limits("alice") == QuotaLimits(1024**3, 5)
     assert users.quota_limits("bob") == QuotaLimits(5, 7)
     assert users.find("bob") == "bob", "mail for a disabled user is accepted"
-    assert users.is_disabled("bob")
+    assert users.shuts_out("bob@example.org", None) == f"the user is disabled at {people.ldaps_url}"
+    assert users.shuts_out("alice", None) is None
     assert await users.verify("bob", "hidden") is None
     assert not users.holds(Login("bob"))
     await users.learn("carol")
@@ -152,12 +156,12 @@ def test_quota_that_makes_no_sense(value: str) -> None:
 @needs_slapd
 async def test_trial_tells_what_the_server_said(people: Slapd, directory_of: Maker) -> None:
     users = directory_of(config_of(people))
-    found = f"{people.ldaps_url}: found uid=alice,{BASE}; its log-in answers"
     right, wrong = await users.try_login("alice", "secret"), await users.try_login("alice", "x")
-    assert (right.reasons, right.answer) == ((), f"{found} success")
+    assert right.origin == wrong.origin == f"{people.ldaps_url}: uid=alice,{BASE}"
+    assert (right.reasons, right.answer) == ((), "its log-in answers success")
     assert ([reason.obstacle for reason in wrong.reasons], wrong.answer) == (
         ["wrong_password"],
-        f"{found} invalidCredentials",
+        "its log-in answers invalidCredentials",
     )
     assert [reason.obstacle for reason in (await users.try_login("bob", "hidden")).reasons] == ["disabled"]
     assert [reason.obstacle for reason in (await users.try_login("nobody", "hidden")).reasons] == ["no_such_user"]
@@ -177,16 +181,21 @@ async def test_other_identities_find_their_user(people: Slapd, directory_of: Mak
 
 @needs_slapd
 async def test_down_server_is_no_missing_user(
-    tmp_path: Path, directory_of: Maker, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    directory_of: Maker,
+    caplog: pytest.LogCaptureFixture,
+    mock_clock: trio.testing.MockClock,
 ) -> None:
     registry = CollectorRegistry()
     with slapd(tmp_path) as server:
         server.add("alice")
-        users = directory_of(replace(config_of(server), cache_s=0.2, cache_missing_s=0.2), registry)
+        config = config_of(server)
+        users = directory_of(config, registry)
         assert await users.verify("alice", "secret") == Login("alice")
         assert "replicator_user_source_up 1.0" in exposition(registry).decode()
         server.stop()
-        await trio.sleep(1.2)  # until the answers are too old
+        assert await users.verify("alice", "secret") == Login("alice"), "it is not asked yet"
+        mock_clock.jump(config.cache_s)
         with caplog.at_level(logging.WARNING):
             for name in ("alice", "nobody"):
                 with pytest.raises(UsersUnavailableError):
@@ -194,13 +203,15 @@ async def test_down_server_is_no_missing_user(
                 await users.learn(name)
                 with pytest.raises(UsersUnavailableError):
                     users.find(name)
+            with pytest.raises(UsersUnavailableError, match="there is no connection"):
+                await users.try_login("alice", "secret")
         assert "there is no connection" in caplog.text
         assert users.holds(Login("alice")), "a session that is open goes on"
         assert "there is no connection" in users.unreadable()[0]
         assert "replicator_user_source_up 0.0" in exposition(registry).decode()
         again = restarted(server)
         try:
-            await trio.sleep(1.2)
+            mock_clock.jump(AFTER_PROBLEM_S)
             assert await users.verify("alice", "secret") == Login("alice")
             assert not users.unreadable()
         finally:
@@ -208,19 +219,35 @@ async def test_down_server_is_no_missing_user(
 
 
 @needs_slapd
-async def test_session_of_a_removed_user_ends(tmp_path: Path, directory_of: Maker) -> None:
+async def test_session_of_a_removed_user_ends(
+    tmp_path: Path, directory_of: Maker, monkeypatch: pytest.MonkeyPatch, mock_clock: trio.testing.MockClock
+) -> None:
+    answered = trio.Event()
+
+    async def look_up_and_tell(self: LdapSource, name: str) -> Found | None:
+        found = await look_up(self, name)
+        answered.set()
+        return found
+
+    look_up = LdapSource.look_up
     with slapd(tmp_path) as server:
         server.add("alice")
-        users = directory_of(replace(config_of(server), cache_s=0.2, cache_missing_s=0.2))
+        config = config_of(server)
+        users = directory_of(config)
         login = await users.verify("alice", "secret")
         assert login is not None
+        monkeypatch.setattr(LdapSource, "look_up", look_up_and_tell)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(users.run)
-            assert users.holds(login)
             server.delete("alice")
-            with trio.fail_after(20):
-                while users.holds(login):  # noqa: ASYNC110 - nobody is told
-                    await trio.sleep(0.05)
+            assert users.holds(login)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not answered.is_set(), "its answer is good yet"
+            mock_clock.jump(config.cache_s)
+            assert users.holds(login), "the server has not been asked yet"
+            await answered.wait()
+            await trio.testing.wait_all_tasks_blocked()
+            assert not users.holds(login)
             nursery.cancel_scope.cancel()
 
 

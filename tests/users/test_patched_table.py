@@ -23,7 +23,7 @@ SCRAM, STRONG_SCRAM = (
 )
 OF_USERS = [
     ["", "ann:{PLAIN}a", "Ann:{PLAIN}b::::::quota_storage=1GiB", "ann:*:cluster=east"],
-    ["", "bob@x:{PLAIN}a::::::nologin cluster=west", f"bob@x:{SCRAM}"],
+    ["", "bob@x:{PLAIN}a::::::nologin cluster=west allow_nets=::1", f"bob@x:{SCRAM}"],
     ["", f"carol@x:{STRONG_SCRAM}", "carol@x:{PLAIN}c"],
     ["", "dave:{PLAIN}d::::::userdb_quota_rule=*:storage=1G", "dave:{PLAIN}e::::::userdb_quota_rule=*:storage=1G"],
     ["", "# comment", SECRET.decode() + "A" * 43 + "="],
@@ -175,8 +175,8 @@ def test_a_table_stays_right_through_a_history_of_edits(history: list[list[Edit]
         ("ann:*\n", "ann:*\nann:*\n", False),
         ("ann:*\n", "ann:{MD5}x\n", False),
         ("ann:{MD5}x\n", "ann:*\n", False),
-        ("ann:*::::::allow_nets=::1\nbob:*\n", "ann:*::::::allow_nets=::1\nbob:{PLAIN}x\n", True),
-        ("ann:*::::::allow_nets=::1\nbob:*\n", "ann:*::::::allow_nets=::1\n", False),
+        ("ann:*::::::allow_real_nets=::1\nbob:*\n", "ann:*::::::allow_real_nets=::1\nbob:{PLAIN}x\n", True),
+        ("ann:*::::::allow_real_nets=::1\nbob:*\n", "ann:*::::::allow_real_nets=::1\n", False),
     ],
 )
 def test_files_are_patched_unless_a_line_has_a_problem(

@@ -21,6 +21,7 @@ OF_A_DOOR = (
     "replicator.mail_doors",
     "replicator.network",
     "replicator.oauth",
+    "replicator.socketmap",
 )
 """Packages that modules of `workers` may import, where the process of a door is put together."""
 

@@ -17,6 +17,7 @@ from replicator.cli.api.connection import (
     segment,
 )
 from replicator.cli.api.mail_stream import Mail, mails
+from replicator.runtime.drain import DrainStatus
 from replicator.runtime.sessions import SessionStatus
 from replicator.status import (
     CertificateStatus,
@@ -111,9 +112,9 @@ class NodeClient(NodeConnection):
         """Remove a user from the cluster's table."""
         self.ask("DELETE", f"/api/v1/users/{segment(user)}")
 
-    def try_login(self, name: str, password: str) -> Trial:
-        """Return whether a client would get in with this name and password."""
-        body = json.dumps({"password": password}).encode()
+    def try_login(self, name: str, password: str, address: str | None = None) -> Trial:
+        """Return whether a client would get in with this name and password, from an IP address; None: from any."""
+        body = json.dumps({"password": password} | ({} if address is None else {"address": address})).encode()
         document = self.ask("POST", f"/api/v1/users/{segment(name)}/try-login", body=body, content_type=JSON)
         return self.read(Trial, document)
 
@@ -194,6 +195,14 @@ class NodeClient(NodeConnection):
         """End the sessions that have all of what is given, of a user, an address or network, and an id; return them."""
         query = _given(user=user, address=address, id=named)
         return self.read(list[SessionStatus], self.ask("DELETE", "/api/v1/sessions", query))
+
+    def drain(self) -> DrainStatus:
+        """Make the node call itself unhealthy, so that balancers send new clients elsewhere."""
+        return self.read(DrainStatus, self.ask("POST", "/api/v1/drain"))
+
+    def undo_drain(self) -> DrainStatus:
+        """End the node's drain."""
+        return self.read(DrainStatus, self.ask("DELETE", "/api/v1/drain"))
 
     def checkpoint(self) -> CheckpointResult:
         """Write checkpoints of all changes. Return the state afterwards or, if it takes long, so far."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from replicator.cli.output import counted, size
+from replicator.cli.output import counted, listed, size
 from replicator.cli.stories.mail_story import Heard, JoinedEvent, JoinedLife, JoinedStory, NodeTold
 from replicator.cli.stories.verdict import sentences
-from replicator.cli.stories.words import event, listed
+from replicator.cli.stories.words import event
 from replicator.cli.times import local
 from replicator.stories import LookedAt, MailLife, MailStory, Sameness
 

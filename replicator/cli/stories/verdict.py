@@ -11,8 +11,8 @@ from dataclasses import replace
 from itertools import combinations
 from typing import NamedTuple
 
+from replicator.cli.output import listed
 from replicator.cli.stories.mail_story import JoinedLife, JoinedStory
-from replicator.cli.stories.words import listed
 from replicator.cli.times import local
 from replicator.stories import Arrivals, MailLife
 from resync.story.lives import Event

@@ -76,12 +76,6 @@ def moved(one: Renumbered) -> str:
     return f"{'/'.join(map(str, one.before)) or '?'} -> {one.after}"
 
 
-def listed(items: Iterable[object]) -> str:
-    """Return things in a sentence: `a, b and c`."""
-    *first, last = map(str, items)
-    return f"{', '.join(first)} and {last}" if first else last
-
-
 def event(one: Event) -> str:
     """Return what happened to a mail."""
     flags = " ".join(one.flags)

@@ -48,6 +48,7 @@ from replicator.config.values import S3_URL, endpoint, sid
 from replicator.errors import InvalidNameError
 from replicator.http.documents import ApplyDocument
 from replicator.http.message import JSON_TYPE, Caller, ProblemError, Request, Response, json_response
+from replicator.http.parameters import flag
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
 from replicator.http.tasks.options import Options
@@ -100,7 +101,7 @@ def _an(name: TaskName | None) -> str:
 
 async def show(services: HttpServices, request: Request, name: TaskName) -> Response:
     """Return the task's progress or result."""
-    if request.query.get("wait") == "true":
+    if flag(request, "wait"):
         with trio.move_on_after(WAIT_S):
             await services.tasks.wait(name)
     return _status(services, name)

@@ -6,7 +6,8 @@
 | `GET /api/v1/penalties` | a list of `Penalty`: who is delayed, or would be by another failed attempt |
 | `DELETE /api/v1/penalties?of=` | the number of penalties that end: those of a user or an address, or all |
 
-POST takes `{"password": "..."}`, which is checked and neither kept nor logged. It counts as nobody's attempt.
+POST takes `{"password": "..."}`, which is checked and neither kept nor logged, and if need be `"address"`, that of the
+client. It counts as nobody's attempt.
 """
 
 from __future__ import annotations
@@ -19,17 +20,22 @@ from replicator.http.message import JSON_TYPE, ProblemError, Request, Response, 
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
 from replicator.http.tasks.options import Options
+from replicator.runtime.addresses import plain_address
 from replicator.users import Penalty, Trial
 
 
 async def post_try_login(services: HttpServices, request: Request) -> Response:
     """Try a name and a password."""
     options = Options(request.body)
-    options.allow("password")
-    password = options.text("password")
+    options.allow("password", "address")
+    password, address = options.text("password"), options.text("address")
     if password is None:
         raise ProblemError(HTTPStatus.BAD_REQUEST, "password is missing")
-    return json_response(asdict(await services.oversight.try_login(request.path["user"], password)))
+    try:
+        address = None if address is None else plain_address(address)
+    except ValueError as error:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, f"address: {error}") from None
+    return json_response(asdict(await services.oversight.try_login(request.path["user"], password, address)))
 
 
 async def get_penalties(services: HttpServices, _request: Request) -> Response:

@@ -14,7 +14,6 @@ from replicator.users import Login
 
 _log = logging.getLogger(__name__)
 
-DISABLED = "the user is disabled; `replicator user enable` lets the user log in again"
 MAX_FAILED_LOGINS = 5  # then the client must connect again, which is slow and shows in the log
 
 
@@ -51,8 +50,13 @@ async def login(session: Session, command: c.Login) -> Completion:
     return await verify(session, "LOGIN", command.user, command.password)
 
 
-async def verify(session: Session, mechanism: str, user: bytes, password: bytes) -> Completion:
-    """Log the client in if the password is right. Raises CommandFailedError, and as `Users.verify`."""
+async def verify(
+    session: Session, mechanism: str, user: bytes, password: bytes, as_user: str | None = None
+) -> Completion:
+    """Log the client in if the password is right. Raises CommandFailedError, and as `Users.verify`.
+
+    `as_user`: as whom the user, a master, would act.
+    """
     if not session.connection.private:
         raise privacy_required()
     await session.mail.wait_ready()
@@ -60,33 +64,47 @@ async def verify(session: Session, mechanism: str, user: bytes, password: bytes)
         name, secret = user.decode("utf-8"), password.decode("utf-8")
     except UnicodeDecodeError:
         name = secret = ""  # no user's name: fails like any wrong password
-    found = await session.services.users.verify(name, secret, address=session.connection.address)
-    return await conclude(session, mechanism, name, found)
+    found = await session.services.users.verify(name, secret, address=session.connection.address, as_user=as_user)
+    return await conclude(session, mechanism, name, found, as_user=as_user)
 
 
 async def conclude(
-    session: Session, mechanism: str, name: str, login: Login | None, *, reason: str | None = None
+    session: Session,
+    mechanism: str,
+    name: str,
+    login: Login | None,
+    *,
+    reason: str | None = None,
+    as_user: str | None = None,
 ) -> Completion:
     """Log the client in who called itself `name`; None: its password is wrong, or the log says why it fails.
 
-    Raises CommandFailedError.
+    `as_user`: as whom it would act. Raises CommandFailedError.
     """
     if login is None:
-        why = reason_of_failure(session, name, reason or "wrong user name or password")
-        note_failure(session, mechanism, name, why)
+        why = reason_of_failure(session, name, reason or "wrong user name or password", as_user)
+        note_failure(session, mechanism, name, why, as_user)
         raise await failed(session, "Wrong user name or password")
     return await admitted(session, mechanism, login)
 
 
-def reason_of_failure(session: Session, name: str | None, otherwise: str) -> str:
+def reason_of_failure(session: Session, name: str | None, otherwise: str, as_user: str | None = None) -> str:
     """Return for the log why a client that called itself `name` may not log in."""
-    return DISABLED if name is not None and session.services.users.is_disabled(name) else otherwise
+    why = None if name is None else session.services.users.shuts_out(name, session.connection.address, as_user)
+    return why or otherwise
 
 
 async def admitted(session: Session, mechanism: str, login: Login) -> Completion:
     """Log the client in. Raises CommandFailedError if the user has too many connections."""
-    who = {"user": login.user, "client": session.connection.address, "mechanism": mechanism}
+    who = {
+        "user": login.user,
+        "master": login.master,
+        "client": session.connection.address,
+        "mechanism": mechanism,
+    }
     session.services.metrics.login(ok=True)
+    if login.master is not None:
+        session.services.metrics.master_login(login.master)
     try:
         completion = await session.log_in(login)
     except CommandFailedError as error:
@@ -96,11 +114,15 @@ async def admitted(session: Session, mechanism: str, login: Login) -> Completion
     return completion
 
 
-def note_failure(session: Session, mechanism: str, name: str | None, reason: str) -> None:
-    """Count and log the failed attempt of a client that called itself `name`. `mechanism`: of SASL, or LOGIN."""
+def note_failure(session: Session, mechanism: str, name: str | None, reason: str, as_user: str | None = None) -> None:
+    """Count and log the failed attempt of a client that called itself `name`. `mechanism`: of SASL, or LOGIN.
+
+    `as_user`: as whom it would have acted.
+    """
     session.services.metrics.login(ok=False)
     session.failed_logins += 1
-    who = {"user": name, "client": session.connection.address, "mechanism": mechanism}
+    user, master = (name, None) if as_user is None else (as_user, name)
+    who = {"user": user, "master": master, "client": session.connection.address, "mechanism": mechanism}
     _log.info("login failed %s", LogFields({**who, "reason": reason}))
 
 

@@ -94,8 +94,8 @@ async def _plain(session: Session, dialogue: Dialogue) -> Completion:
         authorize, user, password = (await dialogue.first()).split(b"\0")
     except ValueError as error:
         raise CommandFailedError("Expected base64 of: identity NUL user NUL password", condition="BAD") from error
-    _check_identity(authorize.decode("utf-8", "surrogateescape"), user.decode("utf-8", "surrogateescape"))
-    return await verify(session, dialogue.mechanism, user, password)
+    names = authorize.decode("utf-8", "surrogateescape"), user.decode("utf-8", "surrogateescape")
+    return await verify(session, dialogue.mechanism, user, password, _acts_as(session, *names))
 
 
 async def _scram(session: Session, dialogue: Dialogue, *, plus: bool) -> Completion:
@@ -105,17 +105,17 @@ async def _scram(session: Session, dialogue: Dialogue, *, plus: bool) -> Complet
         attempt = await _attempt(session, dialogue, first, plus=plus)
     except ScramError as error:
         raise CommandFailedError(str(error), condition="BAD") from error
-    users = session.services.users
-    login = await users.verify_scram(first.user, attempt, address=session.connection.address)
+    users, as_user = session.services.users, _acts_as(session, first.authorize or "", first.user)
+    login = await users.verify_scram(first.user, attempt, address=session.connection.address, as_user=as_user)
     if login is not None:
         try:
             await dialogue.ask(attempt.answer())  # the client says nothing more
         except CommandFailedError:
             why = "the password is right, but the client does not accept this server's proof that it knows it"
-            note_failure(session, dialogue.mechanism, first.user, why)
+            note_failure(session, dialogue.mechanism, first.user, why, as_user)
             raise
-    reason = NO_SCRAM_PASSWORD if login is None and users.lacks_scram(first.user) else None
-    return await conclude(session, dialogue.mechanism, first.user, login, reason=reason)
+    reason = NO_SCRAM_PASSWORD if login is None and users.lacks_scram(first.user, as_user) else None
+    return await conclude(session, dialogue.mechanism, first.user, login, reason=reason, as_user=as_user)
 
 
 async def _attempt(session: Session, dialogue: Dialogue, first: ClientFirst, *, plus: bool) -> ScramAttempt:
@@ -125,9 +125,9 @@ async def _attempt(session: Session, dialogue: Dialogue, first: ClientFirst, *, 
     """
     try:
         binding = _binding(session, first, plus=plus)
-        _check_identity(first.authorize or "", first.user)
+        as_user = _acts_as(session, first.authorize or "", first.user)
         nonce = b64encode(secrets.token_bytes(NONCE_BYTES)).decode()
-        exchange = ScramExchange(first, session.services.users.scram_keys(first.user), nonce, binding)
+        exchange = ScramExchange(first, session.services.users.scram_keys(first.user, as_user), nonce, binding)
         return exchange.attempt(await dialogue.ask(exchange.challenge()))
     except ChannelBindingError as error:
         note_failure(session, dialogue.mechanism, first.user, str(error))
@@ -195,13 +195,17 @@ def _binding(session: Session, first: ClientFirst, *, plus: bool) -> bytes:
     return end_point
 
 
-def _check_identity(authorize: str, user: str) -> None:
-    """Raise CommandFailedError for an authorization identity other than the name of the log-in, in any spelling.
+def _acts_as(session: Session, authorize: str, user: str) -> str | None:
+    """Return an authorization identity other than the name of the log-in, in any spelling; None: it is no other.
 
-    Both names are compared as such: to look them up here would tell who is a user before a password is right.
+    Both names are compared as such: to look them up here would tell who is a user before a password is right. Raises
+    CommandFailedError if there are no master users.
     """
-    if authorize and folded(authorize) != folded(user):
+    if not authorize or folded(authorize) == folded(user):
+        return None
+    if not session.services.users.has_masters:
         raise CommandFailedError("Acting for another user is not supported here", "AUTHORIZATIONFAILED")
+    return authorize
 
 
 class _BearerForm(NamedTuple):

@@ -13,6 +13,7 @@ from replicator.runtime.metrics.doors import (
     OauthMetrics,
     QuotaMetrics,
     RefusalMetrics,
+    SocketmapMetrics,
     UserSourceMetrics,
 )
 from replicator.runtime.metrics.event_loop import LoopMetrics
@@ -36,6 +37,7 @@ __all__ = [
     "QuotaMetrics",
     "RefusalMetrics",
     "ReplicationMetrics",
+    "SocketmapMetrics",
     "UserSourceMetrics",
     "exposition",
 ]

@@ -82,6 +82,22 @@ class LmtpMetrics:
         self._rejections.labels(_class(code)).inc()
 
 
+class SocketmapMetrics:
+    """Metrics of the door at which MTAs ask for recipients."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self._answers = Counter(
+            "replicator_socketmap_answers_total",
+            "Answers to MTAs that ask for recipients: OK, NOTFOUND, TEMP while users are unknown, or PERM.",
+            ["answer"],
+            registry=registry,
+        )
+
+    def answered(self, answer: str) -> None:
+        """Count an answer by its word."""
+        self._answers.labels(answer).inc()
+
+
 class ImapMetrics:
     """Metrics of the IMAP door."""
 
@@ -96,6 +112,12 @@ class ImapMetrics:
             ["result"],
             registry=registry,
         )
+        self._master_logins = Counter(
+            "replicator_imap_master_logins_total",
+            "Logins of master users, who act as others.",
+            ["master"],
+            registry=registry,
+        )
         self._commands = Counter(
             "replicator_imap_commands_total",
             "IMAP commands answered, by command and by the condition of the answer: OK, NO or BAD.",
@@ -106,6 +128,10 @@ class ImapMetrics:
     def login(self, *, ok: bool) -> None:
         """Count an attempt to log in."""
         self._logins.labels("ok" if ok else "failed").inc()
+
+    def master_login(self, master: str) -> None:
+        """Count a login of a master user."""
+        self._master_logins.labels(master).inc()
 
     def command(self, name: str, condition: str) -> None:
         """Count an answered command of the grammar."""

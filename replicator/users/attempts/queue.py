@@ -10,7 +10,7 @@ import trio
 
 from replicator.errors import UnavailableError
 from replicator.runtime.addresses import network_of
-from replicator.users.attempts.throttle import Penalty, Throttle
+from replicator.users.attempts.throttle import NAME_CHARACTERS_MAX, Penalty, Throttle
 from replicator.users.attempts.turns import Turns
 
 T = TypeVar("T")
@@ -63,6 +63,12 @@ class AttemptQueue:
     def penalties(self) -> list[Penalty]:
         """Return who is delayed after failed attempts, or would be by another one."""
         return self._throttle.penalties(trio.current_time())
+
+    def delays(self, user: str) -> tuple[float, tuple[str, ...]]:
+        """Return for how many seconds at the most attempts at a user are delayed now, and those from where."""
+        slowed = [one for one in self.penalties() if one.user == user[:NAME_CHARACTERS_MAX] and one.waits_s]
+        addresses = ("everywhere" if one.address is None else one.address for one in slowed)
+        return max((one.waits_s for one in slowed), default=0.0), tuple(addresses)
 
     def forgive(self, names: Iterable[str] | None) -> int:
         """Forget the failed attempts of these users and networks; None: of everybody. Return how many penalties end."""

@@ -68,8 +68,9 @@ class Answers:
 
     def hold(self, name: str, until_s: float) -> None:
         """Have the answer about a name fresh at least until then, for who uses it together with others."""
-        answer = self._answers[name]
-        self._answers[name] = replace(answer, until_s=max(until_s, answer.until_s))
+        answer = self._answers.get(name)  # None: it has been dropped meanwhile
+        if answer is not None:
+            self._answers[name] = replace(answer, until_s=max(until_s, answer.until_s))
 
     def users(self) -> Iterator[Found]:
         """Yield the users with an answer, each once."""

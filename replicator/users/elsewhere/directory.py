@@ -1,39 +1,36 @@
 """The users of a source elsewhere, as the doors see them: see `replicator.users.directory`, whose place it takes.
 
-Belongs to the event loop. Whoever waits for nothing gets answers that are known already; `learn` asks the source first.
-No password is kept: one that was right is known for a while by a digest under a key of this process.
+Belongs to the event loop. No password is kept: one that was right is known for a while by a digest under a key of this
+process. Master users come from a passwd-file here, and act as users of the source.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from math import floor
-from typing import TypeVar
+from pathlib import Path
 
 import trio
 
-from replicator.errors import UserNotLearnedError, UsersUnavailableError
 from replicator.runtime.addresses import network_of
-from replicator.runtime.environment import wall_clock_ms
+from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.runtime.metrics import UserSourceMetrics
 from replicator.users.accounts import Account
-from replicator.users.attempts.queue import PATIENCE_S, AttemptQueue
-from replicator.users.attempts.throttle import NAME_CHARACTERS_MAX, Penalty
-from replicator.users.attempts.turns import Turns
-from replicator.users.directory import Identity, Login, is_usable
-from replicator.users.elsewhere.answers import HOLD_S, Answer, Answers
-from replicator.users.elsewhere.source import Found, SourceError, UserSource, Verdict
+from replicator.users.attempts.queue import HASHES_AT_ONCE, PATIENCE_S, AttemptQueue
+from replicator.users.attempts.throttle import Penalty
+from replicator.users.elsewhere.look_ups import LookUps
+from replicator.users.elsewhere.source import Found, UserSource, Verdict
+from replicator.users.logins import Identity, Login, digest_of, is_usable
+from replicator.users.masters import MARK, Acting, Masters
 from replicator.users.names import candidates, folded
-from replicator.users.passwd_file.line import check_user_name
 from replicator.users.scram import ITERATIONS, KEY_BYTES, SALT_BYTES, ScramAttempt, ScramKeys
-from replicator.users.trial import Obstacle, Reason, Trial
+from replicator.users.trial import Obstacle, Reason, Trial, reasons_against_master
 from replicator.users.words.quota_limits import NO_LIMITS, QuotaLimits
 
 CHECKS_AT_ONCE = 16
@@ -42,16 +39,8 @@ CHECKS_AT_ONCE = 16
 FAILURE_S = 1.0
 """Seconds that a failed attempt takes, or a multiple of them: how long the source took does not show through."""
 
-TRY_AGAIN_S = 5.0
-"""Seconds after which a source that has failed is tried, if nobody asks about a user."""
-
 REMEMBERED_MAX = 20_000
-"""Users whose password was right lately, about 5 MiB."""
-
-WANTED_MAX = 1_000
-"""Users about whom the source is to be asked again. Others ask again by themselves at their next command."""
-
-T = TypeVar("T")
+"""Right passwords that are remembered, about 5 MiB."""
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +54,7 @@ class _Remembered:
 
 
 class ExternalDirectory:
-    """The users of one source. Can be created anywhere; all that waits needs trio, and time is trio's."""
+    """The users of one source, and masters of a passwd-file. Can be created anywhere; all that waits needs trio."""
 
     def __init__(
         self,
@@ -74,52 +63,38 @@ class ExternalDirectory:
         found_s: float,
         missing_s: float,
         quota: QuotaLimits = NO_LIMITS,
+        run_in_thread: ThreadRunner = run_in_thread,
         clock_ms: Callable[[], int] = wall_clock_ms,
         key: bytes | None = None,
         metrics: UserSourceMetrics | None = None,
+        masters: Path | None = None,
+        separator: str | None = None,
     ) -> None:
         """`found_s`, `missing_s`: seconds for which answers of the source are good. `quota`: of users with none.
 
-        `key`: of another process whose digests are to be alike.
+        `key`: of another process whose digests are to be alike. `masters`, `separator`: as of `UserDirectory`.
         """
         self.key = key or secrets.token_bytes(32)
         self._source = source
         self._found_s = found_s
         self._quota = quota
         self._clock_ms = clock_ms
-        self._metrics = metrics or UserSourceMetrics()
-        self._answers = Answers(found_s, missing_s)
+        self._look_ups = LookUps(source, found_s, missing_s, metrics or UserSourceMetrics())
         self._attempts = AttemptQueue(CHECKS_AT_ONCE)
-        self._asking: Turns[str] = Turns()
-        self._remembered: OrderedDict[str, _Remembered] = OrderedDict()
-        self._wanted: OrderedDict[str, None] = OrderedDict()
-        self._is_wanted = trio.Event()
-        self._problem: str | None = None
+        self._hashing = trio.CapacityLimiter(HASHES_AT_ONCE)  # passwords of masters are hashed here
+        self._remembered: OrderedDict[tuple[str, str | None], _Remembered] = OrderedDict()
+        self._masters = None if masters is None else Masters(masters, separator, self.key, run_in_thread)
 
     async def load(self) -> None:
         """Say what this source cannot do. It is asked only when somebody needs an answer."""
         await trio.lowlevel.checkpoint()
         log.info("users come from %s, so nobody can log in by SCRAM: the node sees no hash", self._source.name)
+        if self._masters is not None:
+            self._masters.file.refresh()
 
     async def run(self) -> None:
-        """Ask again about users whose sessions are open, until cancelled. Then close the source's connections.
-
-        A source that has failed is tried again, too: a node that is unhealthy may be asked by nobody else.
-        """
-        try:
-            while True:
-                with trio.move_on_after(TRY_AGAIN_S):
-                    await self._is_wanted.wait()
-                if self._wanted:
-                    user, _ = self._wanted.popitem(last=False)
-                    await self._learn_one(user)
-                elif self._problem is not None:
-                    with suppress(SourceError):
-                        await self._timed("look_up", self._source.rehearse, lambda _: "missing")
-                if not self._wanted:
-                    self._is_wanted = trio.Event()
-        finally:
-            self.close()
+        """Ask again about users whose sessions are open, until cancelled. Then close the source's connections."""
+        await self._look_ups.run()
 
     def close(self) -> None:
         """Close the source's connections that have nothing to do."""
@@ -127,26 +102,22 @@ class ExternalDirectory:
 
     def unreadable(self) -> list[str]:
         """Return why the source does not answer now; empty if it answers."""
-        return [] if self._problem is None else [self._problem]
+        return [] if self._look_ups.problem is None else [self._look_ups.problem]
+
+    def problems(self) -> list[str]:
+        """Return why the source does not answer now, and all problems of the file of masters."""
+        return [*self.unreadable(), *(self._masters.file.problems() if self._masters is not None else ())]
 
     async def learn(self, name: str) -> None:
         """Ask the source about a name, unless its answer is known, so that `find` can answer now. Raises nothing."""
-        await trio.lowlevel.checkpoint()
-        asked = []
-        for candidate in candidates(name):
-            answer = await self._learn_one(candidate)
-            asked.append(candidate)
-            if answer.problem is not None or answer.found is not None:
-                break
-        for candidate in asked:  # the first answer may have grown old while the source took its time over the last one
-            self._answers.hold(candidate, trio.current_time() + HOLD_S)
+        await self._look_ups.learn(name)
 
     def find(self, name: str) -> str | None:
         """Return the user of an address or login name (see `names`), even one who is disabled; None if unknown.
 
         Raises UserNotLearnedError if `learn` is to be called first, and UsersUnavailableError if the source fails.
         """
-        found = self._find(name)
+        found = self._look_ups.find(name)
         return None if found is None else found.user
 
     def home_of(self, name: str) -> tuple[str, str] | None:  # noqa: ARG002 - the interface is the passwd-file's
@@ -155,24 +126,26 @@ class ExternalDirectory:
 
     def users(self) -> list[str]:
         """Return the users whom the source has found lately. It is not asked for all."""
-        return [found.user for found in self._answers.users()]
+        return [found.user for found in self._look_ups.users()]
 
     def accounts(self) -> list[Account]:
         """Return what the source said of users whom it has found lately."""
-        accounts = []
-        for found in self._answers.users():
-            limits = self._quota._replace(**found.limits)
-            accounts.append(
-                Account(
-                    user=found.user,
-                    disabled=found.disabled,
-                    has_password=True,
-                    storage_limit_bytes=limits.storage_bytes,
-                    messages_limit=limits.messages,
-                    cluster=None,
-                )
-            )
-        return accounts
+        return [self._account(found) for found in self._look_ups.users()]
+
+    def _account(self, found: Found) -> Account:
+        limits = self._quota._replace(**found.limits)
+        return Account(
+            user=found.user,
+            disabled=found.disabled,
+            has_password=True,
+            storage_limit_bytes=limits.storage_bytes,
+            messages_limit=limits.messages,
+            cluster=None,
+            origin=self._origin(found),
+        )
+
+    def _origin(self, found: Found) -> str:
+        return f"{self._source.name}: {found.entry}"
 
     def summary(self) -> tuple[int, int]:
         """Return two zeros: how many users there are is unknown."""
@@ -184,74 +157,133 @@ class ExternalDirectory:
 
     def quota_limits(self, user: str) -> QuotaLimits:
         """Return the limits on what the user's mail may take, by the source's last answer."""
-        answer = self._last(user)
+        answer = self._look_ups.last(user)
         return self._quota if answer is None or answer.found is None else self._quota._replace(**answer.found.limits)
 
-    async def verify(self, name: str, password: str, *, address: str | None = None) -> Login | None:
+    @property
+    def has_masters(self) -> bool:
+        """True if there are users who may act as others."""
+        return self._masters is not None
+
+    def _acting(self, name: str, as_user: str | None = None) -> Acting | None:
+        """Return the master that a client names, if it names one."""
+        return self._masters.acting(name, as_user) if self._masters is not None else None
+
+    async def verify(
+        self, name: str, password: str, *, address: str | None = None, as_user: str | None = None
+    ) -> Login | None:
         """Return the user's login if the password is right, else None; see `verify_anywhere`."""
-        return await self.verify_anywhere(name, password, address=address)
+        return await self.verify_anywhere(name, password, address=address, as_user=as_user)
 
     async def verify_anywhere(
-        self, name: str, password: str, *, address: str | None = None, patience_s: float = PATIENCE_S
+        self,
+        name: str,
+        password: str,
+        *,
+        address: str | None = None,
+        as_user: str | None = None,
+        patience_s: float = PATIENCE_S,
     ) -> Login | None:
         """Return the user's login if the password is right, else None, which takes a multiple of `FAILURE_S`.
 
-        Attempts are delayed and take turns as those at a passwd-file do. Raises UnavailableError if the turn does not
-        come within `patience_s`, and UsersUnavailableError if the source fails.
+        `as_user`: as whom `name`, a master user, would act. Attempts are delayed and take turns as those at a
+        passwd-file do. Raises UnavailableError if the turn does not come within `patience_s`, and UsersUnavailableError
+        if the source fails.
         """
-        return await _evenly(self._verify(name, password, address, patience_s))
+        secret = password.encode("utf-8", "surrogateescape")
+        acting = self._acting(name, as_user)
+        if acting is not None and self._masters is not None:
+            return await _evenly(self._verify_master(self._masters, acting, secret, address, patience_s))
+        return await _evenly(self._verify(name, secret, address, patience_s))
 
-    async def _verify(self, name: str, password: str, address: str | None, patience_s: float) -> Login | None:
+    async def _verify(self, name: str, secret: bytes, address: str | None, patience_s: float) -> Login | None:
         await self.learn(name)
-        found = self._find(name)
+        found = self._look_ups.find(name)
         # Failures count for the resolved user: one account has many names, by its details.
         user = folded(name) if found is None else found.user
-        secret = password.encode("utf-8", "surrogateescape")
         may = found is not None and not found.disabled and is_usable(secret)
-        if may and self._is_remembered(user, secret):
-            return Login(user)
+        login = Login(user, address=address)
+        if may and self._is_remembered(login, secret):
+            return login
 
         async def check() -> Login | None:
-            if may and self._is_remembered(user, secret):
-                return Login(user)  # another connection of the same client has logged in meanwhile
+            if may and self._is_remembered(login, secret):
+                return login  # another connection of the same client has logged in meanwhile
             # The source is asked in any case: while it is down, a name that nobody has gets no other answer.
-            verdict = await self._checked(found if may else None, password if is_usable(secret) else "-", address)
+            password = secret.decode("utf-8", "surrogateescape") if is_usable(secret) else "-"
+            verdict = await self._look_ups.checked(found if may else None, password, address)
             if not may or not verdict.is_right:
                 return None
-            self._remember(user, secret)
-            return Login(user)
+            self._remember(login, secret)
+            return login
 
         return await self._attempts.in_turn(user, address, check, patience_s)
 
-    async def try_login(self, name: str, password: str) -> Trial:
+    async def _verify_master(
+        self, masters: Masters, acting: Acting, secret: bytes, address: str | None, patience_s: float
+    ) -> Login | None:
+        await self.learn(acting.user)
+        found = self._look_ups.find(acting.user)
+        owner, passwords = acting.master, masters.passwords
+        may = found is not None and not found.disabled and passwords.lets_in(owner, address)
+
+        async def check() -> Login | None:
+            password = passwords.remembered(owner, secret) if may else None
+            if password is None:
+                async with self._hashing:
+                    password = await passwords.check(owner, secret)
+            if password is None or not may or found is None:
+                return None
+            return Login(found.user, password, address=address, master=owner)
+
+        return await self._attempts.in_turn(MARK + owner, address, check, patience_s)
+
+    async def try_login(self, name: str, password: str, address: str | None = None) -> Trial:
         """Return whether this name and password would let a client in, and why not. Counts as nobody's attempt.
 
-        The source is asked, whatever is known. Raises UsersUnavailableError if it fails.
+        `address`: the client's IP address; None: it does not matter. The source is asked, whatever is known. Raises
+        UsersUnavailableError if it fails.
         """
-        for candidate in candidates(name):
-            found = (await self._ask(candidate)).found
-            if found is not None:
-                break
-        found = self._find(name)
+        acting = self._acting(name)
+        named = folded(name if acting is None else acting.user)
+        found = await self._look_ups.found_now(named)
+        reasons: list[Reason] = []
         if found is None:
-            text = f"there is no user {folded(name)!r}, nor one by a part of this name, at {self._source.name}"
-            return self._trial(folded(name), None, [Reason(Obstacle.NO_SUCH_USER, text)], "no entry found")
-        reasons = []
-        if found.disabled:
+            text = f"there is no user {named!r}, nor one by a part of this name, at {self._source.name}"
+            reasons.append(Reason(Obstacle.NO_SUCH_USER, text))
+        elif found.disabled:
             reasons.append(Reason(Obstacle.DISABLED, f"{found.user} is disabled at {self._source.name}"))
-        verdict = Verdict(is_right=False, text="not asked: no such password can be right")
-        if is_usable(password.encode("utf-8", "surrogateescape")):
-            entry = found
-            verdict = await self._attempts.out_of_turn(lambda: self._checked(entry, password, None))
-        if not verdict.is_right:
+        user = None if found is None else found.user
+        origin = None if found is None else self._origin(found)
+        if acting is not None and self._masters is not None:
+            master = acting.master
+            reasons += await self._reasons_against_master(self._masters, master, password, address)
+            waits_s, slowed = self._attempts.delays(MARK + master)
+            only_from = self._masters.passwords.only_from(master)
+            return Trial(user, tuple(reasons), waits_s, slowed, only_from, master, origin)
+        verdict = None if found is None else await self._tried(found, password, address)
+        if verdict is not None and not verdict.is_right:
             reasons.append(Reason(Obstacle.WRONG_PASSWORD, "the password is wrong"))
-        return self._trial(found.user, found.user, reasons, f"found {found.entry}; {verdict.text}")
+        waits_s, slowed = self._attempts.delays(user or named)
+        answer = None if verdict is None else verdict.text
+        return Trial(user, tuple(reasons), waits_s, slowed, origin=origin, answer=answer)
 
-    def _trial(self, counted_as: str, user: str | None, reasons: list[Reason], answer: str) -> Trial:
-        slowed = [one for one in self.penalties() if one.user == counted_as[:NAME_CHARACTERS_MAX] and one.waits_s]
-        addresses = (one.address if one.address is not None else "everywhere" for one in slowed)
-        waits_s = max((one.waits_s for one in slowed), default=0.0)
-        return Trial(user, tuple(reasons), waits_s, tuple(addresses), f"{self._source.name}: {answer}")
+    async def _tried(self, found: Found, password: str, address: str | None) -> Verdict:
+        """Return the source's verdict for an operator. Raises UsersUnavailableError."""
+        if not is_usable(password.encode("utf-8", "surrogateescape")):
+            return Verdict(is_right=False, text="the server is not asked: no such password can be right")
+        return await self._attempts.out_of_turn(lambda: self._look_ups.checked(found, password, address))
+
+    async def _reasons_against_master(
+        self, masters: Masters, master: str, password: str, address: str | None
+    ) -> list[Reason]:
+        """Return why a master may not log in. Raises UsersUnavailableError."""
+        stored = masters.file.known().users.get(master)
+        is_right = None
+        if stored is not None:
+            fits = partial(masters.passwords.fits, stored, password.encode("utf-8", "surrogateescape"))
+            is_right = await self._attempts.out_of_turn(fits)
+        return reasons_against_master(masters.file.known(), master, address, is_right=is_right)
 
     def penalties(self) -> list[Penalty]:
         """Return who is delayed after failed attempts, or would be by another one."""
@@ -259,30 +291,42 @@ class ExternalDirectory:
 
     def forgive(self, of: str | None) -> int:
         """Forget the failed attempts of a user or an address; None: of everybody. Return how many penalties end."""
-        return self._attempts.forgive(
-            None if of is None else {of, network_of(of), *candidates(of), *self._known_as(of)}
-        )
+        if of is None:
+            return self._attempts.forgive(None)
+        found = self._look_ups.known_as(of)
+        known = {found.user} if found is not None else set()
+        return self._attempts.forgive({of, network_of(of), *candidates(of)} | known)
 
     def has_scram(self, *, for_all: bool = False) -> bool:  # noqa: ARG002 - the interface is the passwd-file's
-        """Return False: the source shows no keys."""
+        """Return False: the source shows no keys, and masters alone are not worth announcing it."""
         return False
 
-    def scram_keys(self, name: str) -> ScramKeys:  # noqa: ARG002 - the same
+    def scram_keys(self, name: str, as_user: str | None = None) -> ScramKeys:  # noqa: ARG002 - the same
         """Return keys that no password fits. The doors do not ask, since nobody has any."""
         salt, stored, server = (secrets.token_bytes(size) for size in (SALT_BYTES, KEY_BYTES, KEY_BYTES))
         return ScramKeys(ITERATIONS, salt, stored, server)
 
-    def lacks_scram(self, name: str) -> bool:
+    def lacks_scram(self, name: str, as_user: str | None = None) -> bool:
         """Return True if this is the name of a user: for the log only."""
-        return bool(self._known_as(name))
+        acting = self._acting(name, as_user)
+        return self._look_ups.known_as(name if acting is None else acting.user) is not None
 
-    def is_disabled(self, name: str) -> bool:
-        """Return True if this is the name of a user who is disabled, by the last answer: for the log only."""
-        answers = (self._answers.last(candidate) for candidate in candidates(name))
-        found = next((answer.found for answer in answers if answer is not None and answer.found is not None), None)
-        return found is not None and found.disabled
+    def shuts_out(self, name: str, address: str | None, as_user: str | None = None) -> str | None:
+        """Return why the user of this name may not log in, whatever is shown, by the last answers: for the log only."""
+        acting = self._acting(name, as_user)
+        found = self._look_ups.known_as(name if acting is None else acting.user)
+        if found is not None and found.disabled:
+            return f"the user is disabled at {self._source.name}"
+        return None if acting is None or self._masters is None else self._masters.shuts_out(acting.master, address)
 
-    async def verify_scram(self, name: str, attempt: ScramAttempt, *, address: str | None = None) -> Login | None:  # noqa: ARG002
+    async def verify_scram(
+        self,
+        name: str,
+        attempt: ScramAttempt,  # noqa: ARG002 - the interface is the passwd-file's
+        *,
+        address: str | None = None,
+        as_user: str | None = None,  # noqa: ARG002
+    ) -> Login | None:
         """Return None: nobody has keys. It counts as a failed attempt."""
         return await self.admit(name, None, address=address)
 
@@ -292,130 +336,52 @@ class ExternalDirectory:
 
     async def _admit(self, name: str, identity: Identity | None, address: str | None) -> Login | None:
         await self.learn(name)
-        found = self._find(name)
+        found = self._look_ups.find(name)
         other = None
         if identity is not None:
             await self.learn(identity.name)
-            other = self._find(identity.name)
+            other = self._look_ups.find(identity.name)
 
         async def check() -> Login | None:
             await trio.lowlevel.checkpoint()
             if identity is None or found is None or other is None or found.user != other.user or found.disabled:
                 return None
-            return Login(found.user, until_ms=identity.until_ms)
+            return Login(found.user, until_ms=identity.until_ms, address=address)
 
         return await self._attempts.in_turn(folded(name) if found is None else found.user, address, check)
 
     def holds(self, login: Login) -> bool:
         """Return True if the user still may log in, by the source's last answer. Never waits.
 
-        An answer that is too old is asked for again meanwhile. A changed password does not end a session: the node
-        does not hear of it.
+        An answer that is too old is asked for again meanwhile. A changed password does not end a session, unless it is
+        a master's: the node does not hear of others.
         """
-        answer = self._last(login.user)
+        answer = self._look_ups.last(login.user)
         if answer is not None and answer.was_given and (answer.found is None or answer.found.disabled):
             return False
-        return login.until_ms is None or login.until_ms > self._clock_ms()
+        if login.until_ms is not None and login.until_ms <= self._clock_ms():
+            return False
+        if login.master is None:
+            return True
+        if self._masters is None:
+            return False
+        self._masters.file.refresh()
+        return self._masters.passwords.still_lets_in(login.master, login)
 
-    def _find(self, name: str) -> Found | None:
-        """Return the user of this name, by fresh answers. Raises as `find`."""
-        now = trio.current_time()
-        for candidate in candidates(name):
-            answer = self._answers.fresh(candidate, now)
-            if answer is None:
-                raise UserNotLearnedError(name)
-            if answer.problem is not None:
-                raise UsersUnavailableError("the server that knows the users does not answer; try again later")
-            if answer.found is not None:
-                return answer.found
-        return None
-
-    def _known_as(self, name: str) -> set[str]:
-        answers = (self._answers.last(candidate) for candidate in candidates(name))
-        return {answer.found.user for answer in answers if answer is not None and answer.found is not None}
-
-    def _last(self, user: str) -> Answer | None:
-        """Return the last answer about a user; have the source asked again if it is too old."""
-        if self._answers.fresh(user, trio.current_time()) is None and len(self._wanted) < WANTED_MAX:
-            self._wanted[user] = None
-            self._is_wanted.set()
-        return self._answers.last(user)
-
-    async def _learn_one(self, name: str) -> Answer:
-        """Return a fresh answer about exactly this name. Several who ask at a time share one request."""
-        async with self._asking.of(name):
-            return self._answers.fresh(name, trio.current_time()) or await self._ask(name)
-
-    async def _ask(self, name: str) -> Answer:
-        """Ask the source about exactly this name, and keep its answer."""
-        try:
-            found = await self._looked_up(name) if _is_user_name(name) else None
-        except SourceError as error:
-            self._answers.note_problem(name, str(error), trio.current_time())
-        else:
-            self._answers.note(name, found, trio.current_time())
-        answer = self._answers.last(name)
-        assert answer is not None
-        return answer
-
-    async def _looked_up(self, name: str) -> Found | None:
-        """Return the user of exactly this name. Raises SourceError."""
-        found = await self._timed("look_up", lambda: self._source.look_up(name), _result_of_look_up)
-        if found is None or found.user == name:
-            return found
-        # Open sessions are known by the user's own name, and mail is stored under it: it has to lead to the same entry.
-        own = None
-        if _is_user_name(found.user):
-            own = await self._timed("look_up", lambda: self._source.look_up(found.user), _result_of_look_up)
-        if own is None or own.entry != found.entry or own.user != found.user:
-            text = f"{found.entry} says that its user is {found.user!r}, but is not what is found by that name"
-            error = SourceError(f"{self._source.name}: {text}; change the filter so that it is")
-            self._note_problem(error)
-            raise error
-        return own
-
-    async def _checked(self, found: Found | None, password: str, address: str | None) -> Verdict:
-        """Return the source's verdict. Raises UsersUnavailableError."""
-        try:
-            return await self._timed("check", lambda: self._source.check(found, password, address), _result_of_check)
-        except SourceError as error:
-            text = "the server that knows the users does not answer; try again later"
-            raise UsersUnavailableError(text) from error
-
-    async def _timed(self, request: str, ask: Callable[[], Awaitable[T]], result: Callable[[T], str]) -> T:
-        """Ask the source, and count it. Raises SourceError."""
-        began = trio.current_time()
-        try:
-            answer = await ask()
-        except SourceError as error:
-            self._metrics.asked(request, "failed", trio.current_time() - began)
-            self._note_problem(error)
-            raise
-        self._metrics.asked(request, result(answer), trio.current_time() - began)
-        if self._problem is not None:
-            log.info("%s answers again", self._source.name)
-        self._problem = None
-        return answer
-
-    def _note_problem(self, error: SourceError) -> None:
-        if str(error) != self._problem:
-            log.warning("users are not known now: %s", error)
-        self._problem = str(error)
-
-    def _is_remembered(self, user: str, secret: bytes) -> bool:
-        known = self._remembered.get(user)
+    def _is_remembered(self, login: Login, secret: bytes) -> bool:
+        """Return True if this password was right lately, from the same address: the source may depend on that."""
+        known = self._remembered.get((login.user, login.address))
         if known is None or known.until_s <= trio.current_time():
             return False
-        return hmac.compare_digest(known.digest, self._digest(user, secret))
+        return hmac.compare_digest(known.digest, digest_of(self.key, login.user, secret))
 
-    def _remember(self, user: str, secret: bytes) -> None:
-        self._remembered[user] = _Remembered(self._digest(user, secret), trio.current_time() + self._found_s)
-        self._remembered.move_to_end(user)
+    def _remember(self, login: Login, secret: bytes) -> None:
+        owner = login.user, login.address
+        until_s = trio.current_time() + self._found_s
+        self._remembered[owner] = _Remembered(digest_of(self.key, login.user, secret), until_s)
+        self._remembered.move_to_end(owner)
         if len(self._remembered) > REMEMBERED_MAX:
             self._remembered.popitem(last=False)
-
-    def _digest(self, user: str, secret: bytes) -> bytes:
-        return hmac.digest(self.key, user.encode("utf-8", "surrogateescape") + b"\0" + secret, hashlib.sha256)
 
 
 async def _evenly(attempt: Awaitable[Login | None]) -> Login | None:
@@ -426,19 +392,3 @@ async def _evenly(attempt: Awaitable[Login | None]) -> Login | None:
         took = floor((trio.current_time() - began) / FAILURE_S) + 1
         await trio.sleep_until(began + took * FAILURE_S)
     return login
-
-
-def _is_user_name(name: str) -> bool:
-    try:
-        check_user_name(name)
-    except ValueError:
-        return False
-    return True
-
-
-def _result_of_look_up(found: Found | None) -> str:
-    return "missing" if found is None else "found"
-
-
-def _result_of_check(verdict: Verdict) -> str:
-    return "right" if verdict.is_right else "wrong"

@@ -21,6 +21,7 @@ from replicator.users.passwd_file.line import (
 )
 from replicator.users.passwd_file.table import SECRET, SECRET_BYTES, read_lines, read_users, secret_in
 from replicator.users.schemes import DEFAULT_SCHEME
+from replicator.users.words.allowed_nets import AllowedNets
 from replicator.users.words.nologin import with_nologin
 
 NO_USERS = b"# user:{SCHEME}hash\n"
@@ -35,13 +36,15 @@ def list_users(path: Path) -> list[str]:
         raise PasswdFileError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def add_user(path: Path, user: str, password: str, *, scheme: str = DEFAULT_SCHEME) -> None:
-    """Add a line, with the name folded. Blocks.
+def add_user(
+    path: Path, user: str, password: str, *, scheme: str = DEFAULT_SCHEME, nets: AllowedNets | None = None
+) -> None:
+    """Add a line, with the name folded. Blocks. `nets`: the only networks from which the user may log in.
 
     A missing file is created, readable by its owner only. Raises UserExistsError, and PasswdFileError for an invalid
     name or password and for a file that cannot be written; so do the functions below.
     """
-    line = _new_line(path, user, password, scheme)
+    line = _new_line(path, user, password, scheme, nets)
 
     def add(lines: list[bytes]) -> list[bytes]:
         if _position(lines, user) is not None:
@@ -92,9 +95,9 @@ def valid_lines(path: Path) -> dict[str, str]:
     return found
 
 
-def _new_line(path: Path, user: str, password: str, scheme: str) -> bytes:
+def _new_line(path: Path, user: str, password: str, scheme: str, nets: AllowedNets | None = None) -> bytes:
     try:
-        return new_line(user, password, scheme).encode()
+        return new_line(user, password, scheme, nets).encode()
     except PasswdFileError as error:
         raise PasswdFileError(f"{path}: {error}") from error
 

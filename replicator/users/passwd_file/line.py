@@ -13,9 +13,11 @@ from typing import NamedTuple, TypeVar
 from replicator.users import scram
 from replicator.users.names import folded
 from replicator.users.schemes import PasswordHash, hash_password, parse_hash
+from replicator.users.words.allowed_nets import NO_NETS, AllowedNets, allowed_nets
+from replicator.users.words.allowed_nets import WORD as NETS
 from replicator.users.words.foreign_words import foreign_words
 from replicator.users.words.home_cluster import NOWHERE, home_cluster
-from replicator.users.words.nologin import is_disabled
+from replicator.users.words.nologin import EXTRA_FIELD, is_disabled
 from replicator.users.words.quota_limits import OwnLimits, own_limits
 
 T = TypeVar("T")
@@ -58,6 +60,7 @@ class Line(NamedTuple):
     digest: int
     hash_problem: str | None = None
     foreign: frozenset[str] = frozenset()
+    nets: AllowedNets | None = None
 
 
 def parse_line(text: bytes) -> Line:
@@ -85,6 +88,11 @@ def parse_line(text: bytes) -> Line:
         problems.append(str(error))
         cluster = NOWHERE
     disabled = understood(is_disabled, more) is not False  # what makes no sense lets nobody in
+    try:
+        nets = allowed_nets(more)
+    except ValueError as error:
+        problems.append(str(error))
+        nets = NO_NETS
     return Line(
         folded(name),
         name,
@@ -96,6 +104,7 @@ def parse_line(text: bytes) -> Line:
         digest=digest_of(bare),
         hash_problem=hash_problem,
         foreign=foreign_words(more),
+        nets=nets,
     )
 
 
@@ -122,6 +131,7 @@ def user_of(line: bytes) -> str:
     own_limits(more)
     home_cluster(more)
     is_disabled(more)
+    allowed_nets(more)
     return user
 
 
@@ -154,11 +164,17 @@ def needs_secret(line: bytes) -> bool:
     return line.partition(b":")[2].upper().startswith(b"{%s}" % scram.SCHEME.encode())
 
 
-def new_line(user: str, password: str, scheme: str) -> str:
-    """Return a line without its end, with the name folded. Blocks. Raises PasswdFileError."""
+def new_line(user: str, password: str, scheme: str, nets: AllowedNets | None = None) -> str:
+    """Return a line without its end, with the name folded. Blocks. Raises PasswdFileError.
+
+    `nets`: the only networks from which the user may log in.
+    """
     try:
         check_user_name(user)
-        return f"{folded(user)}:{hash_password(password, scheme)}"
+        fields = [folded(user), hash_password(password, scheme)]
+        if nets is not None:
+            fields += [""] * (EXTRA_FIELD - len(fields)) + [f"{NETS}={nets}"]
+        return ":".join(fields)
     except ValueError as error:
         raise PasswdFileError(f"not changed: {error}") from error
 

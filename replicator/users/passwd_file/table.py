@@ -14,6 +14,7 @@ from protocol.units import MIB
 from replicator.users.passwd_file.line import DIGEST_BYTES, Line, PasswdFileError, digest_of, is_entry, parse_line
 from replicator.users.passwd_file.stretch import Stretch, stretch_between
 from replicator.users.schemes import PasswordHash
+from replicator.users.words.allowed_nets import AllowedNets
 from replicator.users.words.foreign_words import meaning_of
 from replicator.users.words.quota_limits import OwnLimits
 
@@ -39,7 +40,8 @@ class UserTable:
     """Users of the file by folded name; None is an unusable hash, or none. `problems` name file and line.
 
     `quotas`: of the users whose lines set limits. `clusters`: of the users whose lines name one (`home_cluster`).
-    `disabled`: the users who may not log in (`nologin`). `unusable`: why a user's hash cannot be understood.
+    `disabled`: the users who may not log in (`nologin`). `nets`: from where users may, of those whose lines say it.
+    `unusable`: why a user's hash cannot be understood.
     `remarks` tell of words that do nothing here (`foreign_words`).
     `secret`: what SECRET says. `digest`: a number that is equal for files with the same lines of users and the same
     secret, in whichever order. `lines`: what each line says, by its bytes. `data`: the file, if it may be patched.
@@ -50,6 +52,7 @@ class UserTable:
     quotas: dict[str, OwnLimits] = field(default_factory=dict)
     clusters: dict[str, str] = field(default_factory=dict)
     disabled: set[str] = field(default_factory=set)
+    nets: dict[str, AllowedNets] = field(default_factory=dict)
     unusable: dict[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     secret: bytes | None = field(default=None, repr=False)
@@ -61,7 +64,7 @@ class UserTable:
         """Remove a line of a user."""
         line = self.lines.pop(text)
         assert line.user is not None, "lines that make no sense are problems"
-        for of_users in (self.users, self.quotas, self.clusters):
+        for of_users in (self.users, self.quotas, self.clusters, self.nets):
             of_users.pop(line.user, None)
         self.disabled.discard(line.user)
         self.digest = (self.digest - line.digest) % DIGESTS
@@ -78,6 +81,8 @@ class UserTable:
             self.clusters[line.user] = line.cluster
         if line.disabled:
             self.disabled.add(line.user)
+        if line.nets is not None:
+            self.nets[line.user] = line.nets
         self.digest = (self.digest + line.digest) % DIGESTS
 
 
@@ -221,6 +226,7 @@ def _parsed(path: Path, lines: list[bytes], before: UserTable | None = None) -> 
         {user: line.limits for user, line in of_users.items() if line.limits},
         {user: line.cluster for user, line in of_users.items() if line.cluster is not None},
         {user for user, line in of_users.items() if line.disabled},
+        {user: line.nets for user, line in of_users.items() if line.nets is not None},
         unusable,
         tuple(_remark(path, word, numbers) for word, numbers in sorted(foreign.items())),
         secret_in(lines),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 _MEANINGS = {
-    "allow_nets": "the users may log in from everywhere",
     "allow_real_nets": "the users may log in from everywhere",
     "nopassword": "the users need their passwords",
     "proxy": "the users' mail is here, or in the cluster that `cluster=` names",

@@ -15,8 +15,8 @@ from replicator.users.schemes import parse_hash
 from replicator.workers.channel import Channel
 from replicator.workers.packing import Columns
 
-LoginColumns: TypeAlias = tuple[str, str | None, int | None]
-"""A log-in as it crosses: the user, the text of the password's hash, and until when it is good."""
+LoginColumns: TypeAlias = tuple[str, str | None, int | None, str | None, str | None]
+"""A log-in as it crosses: the user, the text of the password's hash, until when it is good, the address, the master."""
 
 
 class RemoteUsers:
@@ -25,22 +25,27 @@ class RemoteUsers:
     def __init__(self, channel: Channel, here: Directory) -> None:
         self._channel = channel
         self._here = here
+        self.has_masters = here.has_masters
         self.has_scram = here.has_scram
         self.scram_keys = here.scram_keys
         self.lacks_scram = here.lacks_scram
-        self.is_disabled = here.is_disabled
+        self.shuts_out = here.shuts_out
         self.holds = here.holds
 
-    async def verify(self, name: str, password: str, *, address: str | None = None) -> Login | None:
+    async def verify(
+        self, name: str, password: str, *, address: str | None = None, as_user: str | None = None
+    ) -> Login | None:
         """See `Users`."""
-        return _login_of(await self._channel.call("verify", name, password, address))
+        return _login_of(await self._channel.call("verify", name, password, address, as_user))
 
-    async def verify_scram(self, name: str, attempt: ScramAttempt, *, address: str | None = None) -> Login | None:
+    async def verify_scram(
+        self, name: str, attempt: ScramAttempt, *, address: str | None = None, as_user: str | None = None
+    ) -> Login | None:
         """See `Users`."""
         keys = attempt.keys
         columns = keys.iterations, keys.salt, keys.stored_key, keys.server_key
         proof = columns, attempt.message, attempt.proof
-        return _login_of(await self._channel.call("verify_scram", name, proof, address))
+        return _login_of(await self._channel.call("verify_scram", name, proof, address, as_user))
 
     async def admit(self, name: str, identity: Identity | None, *, address: str | None = None) -> Login | None:
         """See `Users`."""
@@ -78,13 +83,15 @@ class UserCalls:
             self._tokens = tokens
             channel.calls |= {"claimed_name": tokens.claimed_name, "check_token": self._check_token}
 
-    async def _verify(self, name: str, password: str, address: str | None) -> LoginColumns | None:
-        return _columns_of(await self._users.verify(name, password, address=address))
+    async def _verify(self, name: str, password: str, address: str | None, as_user: str | None) -> LoginColumns | None:
+        return _columns_of(await self._users.verify(name, password, address=address, as_user=as_user))
 
-    async def _verify_scram(self, name: str, proof: Columns, address: str | None) -> LoginColumns | None:
+    async def _verify_scram(
+        self, name: str, proof: Columns, address: str | None, as_user: str | None
+    ) -> LoginColumns | None:
         keys, *rest = proof
         attempt = ScramAttempt(ScramKeys(*keys), *rest)
-        return _columns_of(await self._users.verify_scram(name, attempt, address=address))
+        return _columns_of(await self._users.verify_scram(name, attempt, address=address, as_user=as_user))
 
     async def _admit(self, name: str, vouched: Columns | None, address: str | None) -> LoginColumns | None:
         identity = None if vouched is None else Identity(*vouched)
@@ -101,11 +108,12 @@ class UserCalls:
 def _columns_of(login: Login | None) -> LoginColumns | None:
     if login is None:
         return None
-    return login.user, None if login.password is None else login.password.text, login.until_ms
+    password = None if login.password is None else login.password.text
+    return login.user, password, login.until_ms, login.address, login.master
 
 
 def _login_of(columns: object) -> Login | None:
     if columns is None:
         return None
-    user, password, until_ms = cast("LoginColumns", columns)
-    return Login(user, None if password is None else parse_hash(password), until_ms)
+    user, password, until_ms, address, master = cast("LoginColumns", columns)
+    return Login(user, None if password is None else parse_hash(password), until_ms, address, master)

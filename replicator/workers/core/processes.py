@@ -23,6 +23,7 @@ from replicator.lmtp import places_of as lmtp_places_of
 from replicator.mail_doors import Protocol, addresses_of
 from replicator.network.streams import listen
 from replicator.runtime.logs.lines import settings_in_force
+from replicator.socketmap import places_of as socketmap_places_of
 from replicator.workers.both_ends.metrics import DoorMetrics
 from replicator.workers.both_ends.sessions import RemoteSessions
 from replicator.workers.core.door_process import CoreServices, DoorProcess
@@ -67,6 +68,7 @@ class Doors:
         self._places = {
             "lmtp": lmtp_places_of(config.limits, core.refusals),
             "imap": imap_places_of(config.limits, core.refusals),
+            "socketmap": socketmap_places_of(config.limits, core.refusals),
         }
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -26,23 +26,23 @@ from replicator.imap.rendering.search_text import SEARCH_TEXTS
 from replicator.imap.services import ImapServices
 from replicator.lmtp import LmtpServer, LmtpServices
 from replicator.lmtp.trace import host_name
-from replicator.mail_doors import MailHandlers, mail_handlers, site_of
+from replicator.mail_doors import MailHandlers, handler_of, mail_handlers, site_of
 from replicator.network.certificates import Certificates
-from replicator.network.proxy_header import behind_proxies
 from replicator.network.streams import Handler, guarded
 from replicator.runtime.environment import run_in_thread, wall_clock_ms
 from replicator.runtime.logs.lines import log_to_stderr
-from replicator.runtime.metrics import ImapMetrics, LmtpMetrics, LoopMetrics, RefusalMetrics
+from replicator.runtime.metrics import ImapMetrics, LmtpMetrics, LoopMetrics, RefusalMetrics, SocketmapMetrics
 from replicator.runtime.process.garbage import set_garbage_aside
 from replicator.runtime.process.loop_watch import LoopWatch
 from replicator.runtime.sessions import Sessions
+from replicator.socketmap import SocketmapServer, SocketmapServices
 from replicator.store.db.damage import Damage, DatabaseDamagedError
 from replicator.store.db.readers import Readers
 from replicator.store.db.schema import open_reader
 from replicator.store.search_texts.form import FILE
 from replicator.store.search_texts.reader import SearchTextReader
 from replicator.user_sources import users_of_server
-from replicator.users import Directory, UserDirectory
+from replicator.users import Directory, Recipients, UserDirectory
 from replicator.workers.both_ends.metrics import tell_metrics
 from replicator.workers.both_ends.places import RemotePlaces
 from replicator.workers.both_ends.sessions import answer_for_sessions
@@ -117,7 +117,7 @@ class Door:
         self._nursery.start_soon(tell_metrics, registry, channel)
         set_garbage_aside()
         served = [
-            (guarded(behind_proxies(handlers[protocol], config.proxy)), [*map(_listener, numbers)])
+            (guarded(handler_of(protocol, handlers, config.proxy)), [*map(_listener, numbers)])
             for protocol, numbers in order.sockets.items()
         ]
         await self._nursery.start(self._serve, served)
@@ -153,12 +153,19 @@ def _search_text_reader(config: Config) -> SearchTextReader:
 
 def _users_of(order: Order, registry: CollectorRegistry) -> Directory:
     """Return the users. Raises ConfigError."""
+    users, key = order.config.users, order.users_key
+    masters, separator = users.master_passwd_file, users.master_separator
     server = user_server(order.config)
     if server is not None:
-        return users_of_server(server, wall_clock_ms, registry, key=order.users_key)
-    users, site = order.config.users, site_of(order.config)
-    is_from_cluster = users.source is UserSource.CLUSTER
-    return UserDirectory(users.passwd_file, key=order.users_key, site=site, is_from_cluster=is_from_cluster)
+        return users_of_server(server, wall_clock_ms, registry, key=key, masters=masters, separator=separator)
+    return UserDirectory(
+        users.passwd_file,
+        key=key,
+        site=site_of(order.config),
+        is_from_cluster=users.source is UserSource.CLUSTER,
+        masters=masters,
+        separator=separator,
+    )
 
 
 def _handlers(
@@ -174,10 +181,21 @@ def _handlers(
     config, refusals = order.config, RefusalMetrics(registry)
     sessions = Sessions(f"door {order.number}")
     answer_for_sessions(channel, sessions)
+    recipients = Recipients(users, config.lmtp.aliases)
+    socketmap = SocketmapServer(
+        SocketmapServices(
+            recipients=recipients,
+            metrics=SocketmapMetrics(registry),
+            limits=config.limits,
+            refusals=refusals,
+            doorkeeper=RemotePlaces(channel, "socketmap"),
+            sessions=sessions,
+        )
+    )
     lmtp = LmtpServer(
         LmtpServices(
             mail=mail,
-            users=users,
+            recipients=recipients,
             node_name=host_name(config.node.id, config.node.cluster),
             tls=certificates.for_clients,
             metrics=LmtpMetrics(registry),
@@ -201,7 +219,7 @@ def _handlers(
         doorkeeper=RemotePlaces(channel, "imap"),
         sessions=sessions,
     )
-    return mail_handlers(imap, lmtp)
+    return mail_handlers(imap, lmtp, socketmap)
 
 
 def _listener(number: int) -> trio.SocketListener:

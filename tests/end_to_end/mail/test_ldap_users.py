@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import http.client
 import imaplib
+import logging
 import smtplib
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,12 +22,15 @@ from replicator.config import (
     Config,
     LdapConfig,
     ListenConfig,
+    LmtpConfig,
     UsersConfig,
     UserSource,
     WorkersConfig,
     config_text,
     default_config,
 )
+from replicator.socketmap.netstrings import netstring
+from replicator.users import add_user
 from tests.end_to_end.helpers.in_process import free_ports, running
 from tests.user_sources.slapd import BASE, SERVICE_DN, Slapd, needs_slapd, restarted, slapd
 
@@ -39,8 +45,11 @@ def people(tmp_path: Path) -> Iterator[Slapd]:
 
 
 def config_of(directory: Path, server: Slapd, doors: int) -> Config:
-    imap, lmtp, web = (Address("127.0.0.1", port) for port in free_ports(3))
-    config = default_config("dc1", directory, listen=ListenConfig(imap=imap, lmtp=lmtp, http=web))
+    imap, lmtp, web, asked = (Address("127.0.0.1", port) for port in free_ports(4))
+    listen = ListenConfig(imap=imap, lmtp=lmtp, http=web, socketmap=asked)
+    config = default_config("dc1", directory, listen=listen)
+    (directory / "aliases").write_text("team@example.org alice@example.org\n")
+    add_user(directory / "masters", "admin", "mighty", scheme="PLAIN")
     ldap = LdapConfig(
         url=server.url,
         base=BASE,
@@ -53,8 +62,9 @@ def config_of(directory: Path, server: Slapd, doors: int) -> Config:
         cache_s=1.0,
         cache_missing_s=1.0,
     )
-    users = UsersConfig(config.node.cluster_users, UserSource.LDAP)
-    return replace(config, users=users, ldap=ldap, workers=WorkersConfig(doors))
+    users = UsersConfig(config.node.cluster_users, UserSource.LDAP, directory / "masters", "*")
+    aliases = LmtpConfig(directory / "aliases")
+    return replace(config, users=users, ldap=ldap, lmtp=aliases, workers=WorkersConfig(doors))
 
 
 def deliver(config: Config, *to: str) -> dict[str, tuple[int, bytes]]:
@@ -78,6 +88,52 @@ def log_in(config: Config, name: str, password: str) -> str:
         return f"OK {client.select()[1]}"
 
 
+def ask(config: Config, address: str) -> str:
+    """Return the answer to an MTA's question about a recipient."""
+    assert config.listen.socketmap is not None
+    with socket.create_connection(config.listen.socketmap, timeout=60) as client:
+        client.sendall(netstring(f"recipient {address}"))
+        answer = b""
+        while not answer.endswith(b","):
+            answer += client.recv(4096)
+        return answer.decode().partition(":")[2]
+
+
+async def until_refused(config: Config, name: str) -> int:
+    """Send mail to somebody until that is refused. Return the code: until then the answer about the name is good."""
+    with trio.fail_after(60):
+        while not (refused := await trio.to_thread.run_sync(deliver, config, name)):
+            pass
+    return refused[name][0]
+
+
+class Heard(logging.Handler):
+    """An event of the loop, which comes with a line of the log that has these words."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__()
+        self._words = words
+        self.event = trio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._words in record.getMessage():
+            self.event.set()
+
+
+@contextmanager
+def heard(words: str) -> Iterator[trio.Event]:
+    """Yield an event that comes once this process logs these words."""
+    handler, logger = Heard(words), logging.getLogger("replicator.users.elsewhere.look_ups")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield handler.event
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+
+
 def health(config: Config) -> str:
     assert config.listen.http is not None
     connection = http.client.HTTPConnection(*config.listen.http, timeout=60)
@@ -98,20 +154,26 @@ async def test_mail_and_log_ins(tmp_path: Path, people: Slapd, doors: int) -> No
         assert await in_thread(log_in, config, "alice@example.org", "secret") == "OK [b'1']"
         assert "AUTHENTICATIONFAILED" in await in_thread(log_in, config, "alice", "wrong")
         assert "AUTHENTICATIONFAILED" in await in_thread(log_in, config, "nobody", "wrong")
+        assert await in_thread(deliver, config, "team@example.org") == {}
+        assert await in_thread(log_in, config, "alice*admin", "mighty") == "OK [b'2']"
+        assert await in_thread(ask, config, "team@example.org") == "OK team@example.org,"
+        assert await in_thread(ask, config, "nobody@example.org") == "NOTFOUND ,"
         people.stop()
-        await trio.sleep(1.5)  # until the answers are too old
+        assert await until_refused(config, "alice@example.org") == 451
+        assert (await in_thread(ask, config, "team@example.org")).startswith("TEMP ")
         for name in ("alice@example.org", "nobody@example.org"):
             ((code, _),) = (await in_thread(deliver, config, name)).values()
             assert code == 451
             assert "UNAVAILABLE" in await in_thread(log_in, config, name, "secret")
         assert "there is no connection" in await in_thread(health, config)
-        again = restarted(people)
-        try:
-            with trio.fail_after(60):
-                while "there is no connection" in await in_thread(health, config):  # noqa: ASYNC110 - nobody is told
-                    await trio.sleep(0.5)
-        finally:
-            again.stop()
+        with heard("answers again") as answers:
+            again = restarted(people)
+            try:
+                with trio.fail_after(60):
+                    await answers.wait()
+                assert "there is no connection" not in await in_thread(health, config)
+            finally:
+                again.stop()
 
 
 async def test_operators_ask(tmp_path: Path, people: Slapd) -> None:

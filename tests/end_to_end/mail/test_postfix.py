@@ -9,6 +9,7 @@ import smtplib
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +17,7 @@ from tempfile import TemporaryDirectory
 import pytest
 import trio
 
-from replicator.config import Address, Config, ListenConfig, default_config
+from replicator.config import Address, Config, ListenConfig, LmtpConfig, WorkersConfig, default_config
 from tests.end_to_end.helpers.in_process import free_ports, running
 from tests.end_to_end.helpers.pages import block, put
 
@@ -52,7 +53,6 @@ myhostname = mx.example.net
 mydestination =
 alias_maps =
 mynetworks = 192.0.2.1
-address_verify_poll_delay = 1s
 """
 
 
@@ -69,10 +69,10 @@ def master_here(smtp: Address) -> str:
 
 
 @asynccontextmanager
-async def postfix(home: Path, lmtp: Address) -> AsyncIterator[Address]:
+async def postfix(home: Path, lmtp: Address, socketmap: Address) -> AsyncIterator[Address]:
     """Run Postfix before the node until the block ends."""
     smtp = Address("127.0.0.1", *free_ports(1))
-    page = put(block("operations.md", "Delivery"), ("127.0.0.1:1024", str(lmtp)))
+    page = put(block("operations.md", "Delivery"), ("127.0.0.1:1024", str(lmtp)), ("127.0.0.1:1025", str(socketmap)))
     (home / "main.cf").write_text(page + main_here(home), "utf-8")
     (home / "master.cf").write_text(master_here(smtp), "utf-8")
     (home / "queue").mkdir()
@@ -121,16 +121,48 @@ def subjects(config: Config) -> bytes:
         return str(client.fetch("1:*", "(BODY.PEEK[HEADER.FIELDS (SUBJECT)])")).encode()
 
 
-async def test_postfix_delivers_to_users_and_refuses_all_others(tmp_path: Path, home: Path) -> None:
+EXPECTED = {
+    "nobody@example.org": 550,
+    "alice@elsewhere.example": 454,
+    "alice@example.org": 250,
+    "Alice+detail@example.org": 250,
+    "info@example.org": 250,
+}
+
+
+@pytest.mark.parametrize("doors", [0, 1])
+async def test_postfix_delivers_to_users_and_aliases_and_refuses_all_others(
+    tmp_path: Path, home: Path, doors: int
+) -> None:
     (tmp_path / "users.passwd").write_text("alice:{PLAIN}secret\n", "utf-8")
-    imap, lmtp = (Address("127.0.0.1", port) for port in free_ports(2))
-    config = default_config("dc1", tmp_path, listen=ListenConfig(imap=imap, lmtp=lmtp))
+    (tmp_path / "aliases").write_text("info@example.org alice\n", "utf-8")
+    imap, lmtp, socketmap = (Address("127.0.0.1", port) for port in free_ports(3))
+    listen = ListenConfig(imap=imap, lmtp=lmtp, socketmap=socketmap)
+    config = replace(
+        default_config("dc1", tmp_path, listen=listen),
+        lmtp=LmtpConfig(tmp_path / "aliases"),
+        workers=WorkersConfig(doors),
+    )
+    accepted = sum(code == 250 for code in EXPECTED.values())
     with trio.fail_after(PATIENCE_S):
-        async with running([config]), postfix(home, lmtp) as smtp:
-            codes = {
-                recipient: (await trio.to_thread.run_sync(send, smtp, recipient))[0]
-                for recipient in ("nobody@example.org", "alice@elsewhere.example", "alice@example.org")
-            }
-            while b"Subject: by Postfix" not in await trio.to_thread.run_sync(subjects, config):  # noqa: ASYNC110
-                await trio.sleep(0.1)
-    assert codes == {"nobody@example.org": 550, "alice@elsewhere.example": 454, "alice@example.org": 250}
+        async with postfix(home, lmtp, socketmap) as smtp:
+            # While no node runs, mail is neither taken nor refused for good.
+            assert (await trio.to_thread.run_sync(send, smtp, "alice@example.org"))[0] == 451
+            async with running([config]):
+                codes = {one: (await trio.to_thread.run_sync(send, smtp, one))[0] for one in EXPECTED}
+                while subjects_in(await trio.to_thread.run_sync(subjects, config)) < accepted:  # noqa: ASYNC110
+                    await trio.sleep(0.1)
+                values = [await query(home, socketmap, key) for key in ("info@example.org", "nobody@example.org")]
+    assert codes == EXPECTED
+    assert values == [(0, b"info@example.org\n"), (1, b"")]
+
+
+def subjects_in(answer: bytes) -> int:
+    return answer.count(b"Subject: by Postfix")
+
+
+async def query(home: Path, socketmap: Address, key: str) -> tuple[int, bytes]:
+    """Ask by Postfix's own command. Return its exit code and what it prints."""
+    table = f"socketmap:inet:{socketmap}:recipient"
+    told = await trio.run_process(["postmap", "-c", home, "-q", key, table], capture_stdout=True, check=False)
+    return told.returncode, told.stdout

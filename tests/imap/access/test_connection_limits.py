@@ -185,9 +185,11 @@ async def test_strangers_of_an_address_are_dropped_for_one_of_the_same(served: I
 
 
 class SlowUsers(ReversedNameUsers):
-    async def verify(self, name: str, password: str, *, address: str | None = None) -> Login | None:
+    async def verify(
+        self, name: str, password: str, *, address: str | None = None, as_user: str | None = None
+    ) -> Login | None:
         await trio.sleep(1)
-        return await super().verify(name, password, address=address)
+        return await super().verify(name, password, address=address, as_user=as_user)
 
 
 async def test_connection_is_dropped_while_its_password_waits(served: ImapServices) -> None:

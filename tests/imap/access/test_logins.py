@@ -11,11 +11,10 @@ import trio
 import trio.testing
 
 from replicator.config import LimitsConfig
-from replicator.imap.handlers.auth import DISABLED
 from replicator.imap.handlers.telling import LOGIN_CHECK_S
 from replicator.imap.services import ImapServices
 from replicator.mail.mailstore import NewMessage
-from replicator.users import UserDirectory, add_user, delete_user, set_disabled, set_password
+from replicator.users import UserDirectory, add_user, delete_user, parse_nets, set_disabled, set_password
 from tests.imap.access.farewells import PASSWORD_CHANGED
 from tests.imap.client import Client, connected, services
 from tests.one_node import HookedMail
@@ -59,7 +58,24 @@ async def test_disabled_user_is_refused_and_the_log_says_why(
         [answer] = await again.run("LOGIN alice secret")
         assert answer == "t NO [AUTHENTICATIONFAILED] Wrong user name or password"
     said = [record.getMessage() for record in caplog.records if record.name == "replicator.imap.handlers.auth"]
-    assert said[-1] == f'login failed user=alice client=127.0.0.1 mechanism=LOGIN reason="{DISABLED}"'
+    why = "the user is disabled; `replicator user enable` lets the user log in again"
+    assert said[-1] == f'login failed user=alice client=127.0.0.1 mechanism=LOGIN reason="{why}"'
+
+
+async def test_user_is_refused_from_other_networks_and_the_log_says_why(
+    served: ImapServices, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    add_user(path, "near", "secret", scheme="PLAIN", nets=parse_nets("127.0.0.0/8"))
+    add_user(path, "far", "secret", scheme="PLAIN", nets=parse_nets("192.0.2.0/24,local"))
+    async with connected(served) as near, connected(served) as far:
+        await log_in(near, "near")
+        [answer] = await far.run("LOGIN far secret")
+        assert answer == "t NO [AUTHENTICATIONFAILED] Wrong user name or password"
+        assert await far.run("LOGIN far wrong") == [answer]
+    said = [record.getMessage() for record in caplog.records if record.name == "replicator.imap.handlers.auth"]
+    why = "the user may log in from 192.0.2.0/24,local only"
+    assert said[-1] == f'login failed user=far client=127.0.0.1 mechanism=LOGIN reason="{why}"'
 
 
 async def test_idle_ends_when_the_user_is_deleted(

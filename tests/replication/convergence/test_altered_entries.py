@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from replicator.config import MastershipConfig
 from replicator.replication import timing
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries
@@ -98,7 +99,8 @@ async def test_altered_head_is_reported_once_for_each_peer_until_resync_corrects
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A correction makes the entry what it was, with the history that all other nodes know: nothing is numbered."""
-    async with cluster(tmp_path, autojump_clock) as nodes:
+    calm = MastershipConfig(heartbeat_s=10.0, timeout_s=40.0)  # long virtual time: each heartbeat costs real time
+    async with cluster(tmp_path, autojump_clock, mastership=calm) as nodes:
         entry = await plant(nodes, body=WRONG)
         await trio.sleep(4 * timing.ANTI_ENTROPY_PAUSE_MAX_S)  # several comparisons, each way
         reports = [record.getMessage() for record in caplog.records if "is damaged at this node" in record.getMessage()]

@@ -23,8 +23,8 @@ QUOTA = "quotas are set by the words quota_storage and quota_messages"
             "::::::userdb_quota_storage_size=1G userdb_quota_rule2=x",
             {"userdb_quota_storage_size", "userdb_quota_rule2"},
         ),
-        ("::::::allow_nets=192.0.2.0/24 nopassword", {"allow_nets", "nopassword"}),
-        ("::Mrs Proxy:/home/proxy:/bin/proxy:userdb_mail=proxy xallow_nets=x", set()),
+        ("::::::allow_real_nets=192.0.2.0/24 nopassword", {"allow_real_nets", "nopassword"}),
+        ("::Mrs Proxy:/home/proxy:/bin/proxy:userdb_mail=proxy xallow_real_nets=x", set()),
         ("::::::proxy_maybe host=192.0.2.1", {"proxy_maybe"}),
     ],
 )
@@ -37,10 +37,10 @@ def test_they_are_told_once_a_word_with_a_line_and_hinder_no_import(
 ) -> None:
     file = tmp_path / "users.passwd"
     rule = "::::::userdb_quota_rule=*:storage=1G"
-    file.write_text(f"# users\nalice:{{PLAIN}}a{rule}\nbob:{{PLAIN}}b{rule} allow_nets=192.0.2.0/24\n")
+    file.write_text(f"# users\nalice:{{PLAIN}}a{rule}\nbob:{{PLAIN}}b{rule} allow_real_nets=192.0.2.0/24\n")
     users = UserDirectory(file)
     remarks = [
-        f"{file}:3: allow_nets does nothing here: the users may log in from everywhere (in 1 lines)",
+        f"{file}:3: allow_real_nets does nothing here: the users may log in from everywhere (in 1 lines)",
         f"{file}:2: userdb_quota_rule does nothing here: {QUOTA} (in 2 lines)",
     ]
     assert users.problems() == remarks

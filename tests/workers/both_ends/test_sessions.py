@@ -11,7 +11,7 @@ from replicator.runtime.sessions import Facts, NodeSessions, Sessions
 from replicator.workers.both_ends.sessions import RemoteSessions, answer_for_sessions
 from tests.one_door import channels
 
-FACTS = Facts("alice", "IDLE", 3, "Arch\udc80ive", tls=True)
+FACTS = Facts("alice", "IDLE", 3, "Arch\udc80ive", tls=True, master="admin")
 
 
 async def test_sessions_of_a_door_are_listed_and_ended_with_those_of_the_core() -> None:
@@ -22,7 +22,9 @@ async def test_sessions_of_a_door_are_listed_and_ended_with_those_of_the_core() 
         with own.opened("imap", "::1", lambda: FACTS) as here, at_door.opened("imap", "::2", lambda: FACTS) as there:
             found = await node.list("alice", lambda _: True)
             assert [(one.process, one.address) for one in found] == [("core", "::1"), ("door 1", "::2")]
-            assert {(one.user, one.doing, one.doing_since_ms, one.mailbox, one.tls) for one in found} == {FACTS}
+            assert {(one.user, one.doing, one.doing_since_ms, one.mailbox, one.tls, one.master) for one in found} == {
+                FACTS
+            }
             assert await node.list("bob", lambda _: True) == []
             assert await node.end("alice", lambda one: one.address == "::2") == found[1:]
             assert (here.was_ended, there.was_ended) == (False, True)

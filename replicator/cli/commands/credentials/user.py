@@ -26,6 +26,7 @@ from replicator.users import (
     DEFAULT_SCHEME,
     NEW_SCHEMES,
     Account,
+    AllowedNets,
     PasswdFileError,
     QuotaLimits,
     add_user,
@@ -34,6 +35,7 @@ from replicator.users import (
     list_accounts,
     list_users,
     new_line,
+    parse_nets,
     set_disabled,
     set_password,
     valid_lines,
@@ -53,13 +55,26 @@ scheme_option = click.option(
 )
 
 
+def _nets(text: str) -> AllowedNets:
+    """Return the networks of an option. Raises click.BadParameter."""
+    try:
+        return parse_nets(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error).partition(";")[0]) from None
+
+
+masters_option = click.option(
+    "--masters", "is_of_masters", is_flag=True, help="Of the master users, who stand in a file of their own."
+)
+
+
 class UserPlace(Protocol):
     """The place of a node's users. Every method raises CommandError."""
 
     name: str
 
-    def add(self, user: str, password: str, scheme: str) -> None:
-        """Add a user."""
+    def add(self, user: str, password: str, scheme: str, nets: AllowedNets | None) -> None:
+        """Add a user, who may log in from these networks only; None: from everywhere."""
         ...
 
     def set_password(self, user: str, password: str, scheme: str) -> None:
@@ -91,9 +106,9 @@ class _File:
         self._path = path
         self._quota = QuotaLimits(quota.storage_bytes, quota.messages)
 
-    def add(self, user: str, password: str, scheme: str) -> None:
+    def add(self, user: str, password: str, scheme: str, nets: AllowedNets | None) -> None:
         with _errors():
-            add_user(self._path, user, password, scheme=scheme)
+            add_user(self._path, user, password, scheme=scheme, nets=nets)
 
     def set_password(self, user: str, password: str, scheme: str) -> None:
         with _errors():
@@ -123,9 +138,9 @@ class _Cluster:
         self.name = f"cluster of {url.name}"
         self.url = url
 
-    def add(self, user: str, password: str, scheme: str) -> None:
+    def add(self, user: str, password: str, scheme: str, nets: AllowedNets | None) -> None:
         with _errors():
-            line = new_line(user, password, scheme)
+            line = new_line(user, password, scheme, nets)
         with NodeClient(self.url) as client:
             client.add_users([line])
             _tell_of_mail(client, user)
@@ -167,10 +182,18 @@ def user() -> None:
 @click.argument("name", metavar="USER")
 @config_option
 @scheme_option
-def user_add(name: str, config_file: Path, scheme: str) -> None:
+@click.option(
+    "--allow-nets",
+    "nets",
+    type=_nets,
+    metavar="NETWORKS",
+    help="Let USER log in from these IP addresses and networks only, such as 192.0.2.0/24,2001:db8::/32.",
+)
+@masters_option
+def user_add(name: str, config_file: Path, scheme: str, nets: AllowedNets | None, *, is_of_masters: bool) -> None:
     """Add USER. Names are stored in lower case."""
-    place = _place(config_file)
-    place.add(name, _new_password(), scheme)
+    place = _place(config_file, is_of_masters=is_of_masters)
+    place.add(name, _new_password(), scheme, nets)
     click.echo(f"{place.name}: user {folded(name)} added", err=True)
 
 
@@ -178,9 +201,10 @@ def user_add(name: str, config_file: Path, scheme: str) -> None:
 @click.argument("name", metavar="USER")
 @config_option
 @scheme_option
-def user_passwd(name: str, config_file: Path, scheme: str) -> None:
+@masters_option
+def user_passwd(name: str, config_file: Path, scheme: str, *, is_of_masters: bool) -> None:
     """Set a new password for USER. Open IMAP sessions end at their next command, in IDLE within half a minute."""
-    place = _place(config_file)
+    place = _place(config_file, is_of_masters=is_of_masters)
     place.set_password(name, _new_password(), scheme)
     click.echo(f"{place.name}: password of {folded(name)} set", err=True)
 
@@ -188,13 +212,14 @@ def user_passwd(name: str, config_file: Path, scheme: str) -> None:
 @user.command("disable")
 @click.argument("name", metavar="USER")
 @config_option
-def user_disable(name: str, config_file: Path) -> None:
+@masters_option
+def user_disable(name: str, config_file: Path, *, is_of_masters: bool) -> None:
     """Keep USER from logging in, by a password, a token or a certificate. Mail is still accepted, and stays.
 
     Open IMAP sessions end at their next command, in IDLE within half a minute. A new password does not change this:
     `user enable` does.
     """
-    place = _place(config_file)
+    place = _place(config_file, is_of_masters=is_of_masters)
     place.set_disabled(name, disabled=True)
     click.echo(f"{place.name}: user {folded(name)} disabled; mail is still accepted", err=True)
 
@@ -202,9 +227,10 @@ def user_disable(name: str, config_file: Path) -> None:
 @user.command("enable")
 @click.argument("name", metavar="USER")
 @config_option
-def user_enable(name: str, config_file: Path) -> None:
+@masters_option
+def user_enable(name: str, config_file: Path, *, is_of_masters: bool) -> None:
     """Let USER log in again, with the same password as before."""
-    place = _place(config_file)
+    place = _place(config_file, is_of_masters=is_of_masters)
     place.set_disabled(name, disabled=False)
     click.echo(f"{place.name}: user {folded(name)} enabled", err=True)
 
@@ -212,12 +238,13 @@ def user_enable(name: str, config_file: Path) -> None:
 @user.command("delete")
 @click.argument("name", metavar="USER")
 @config_option
-def user_delete(name: str, config_file: Path) -> None:
+@masters_option
+def user_delete(name: str, config_file: Path, *, is_of_masters: bool) -> None:
     """Delete USER, who can then neither log in nor receive mail. Existing mail stays on the nodes.
 
     Open IMAP sessions end at their next command, in IDLE within half a minute.
     """
-    place = _place(config_file)
+    place = _place(config_file, is_of_masters=is_of_masters)
     place.delete(name)
     click.echo(f"{place.name}: user {folded(name)} deleted", err=True)
 
@@ -226,9 +253,10 @@ def user_delete(name: str, config_file: Path) -> None:
 @config_option
 @click.option("--long", "is_long", is_flag=True, help="Also show who is disabled, quotas and clusters.")
 @json_option
-def user_list(config_file: Path, *, is_long: bool, as_json: bool) -> None:
+@masters_option
+def user_list(config_file: Path, *, is_of_masters: bool, is_long: bool, as_json: bool) -> None:
     """List all users, one per line."""
-    place = _place(config_file)
+    place = _place(config_file, is_of_masters=is_of_masters)
     if is_long:
         _show(place.accounts(), as_json=as_json)
         return
@@ -306,8 +334,12 @@ def user_import(file: Path, config_file: Path, *, replace: bool) -> None:
     click.echo(f"{place.name}: {counted(len(fresh), 'user')} of {file} {done}", err=True)
 
 
-def _place(config_file: Path) -> UserPlace:
+def _place(config_file: Path, *, is_of_masters: bool = False) -> UserPlace:
     config = config_argument(config_file)
+    if is_of_masters:
+        if config.users.master_passwd_file is None:
+            raise CommandError(f"{config_file}: name the file of master users in [users]: master_passwd_file")
+        return _File(config.users.master_passwd_file, config.quota)
     if config.users.source is UserSource.FILE:
         return _File(config.users.passwd_file, config.quota)
     return _Cluster(url_of_config(config_file))

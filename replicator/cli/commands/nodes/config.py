@@ -72,11 +72,40 @@ def _problems_beside(checked: Config) -> Iterator[str]:
         yield str(error)
     else:
         yield from certificate_faults(checked.node.id, checked.tls, certificates)
-    if checked.users.source is UserSource.FILE and checked.users.passwd_file.exists():
-        try:
-            yield from read_whole_file(checked.users.passwd_file).table.problems
-        except PasswdFileError as error:
-            yield f"{checked.users.passwd_file}: {error}"
+    files = [checked.users.passwd_file] if checked.users.source is UserSource.FILE else []
+    files += filter(None, [checked.users.master_passwd_file])
+    for file in files:
+        if file.exists():
+            try:
+                yield from read_whole_file(file).table.problems
+            except PasswdFileError as error:
+                yield f"{file}: {error}"
+    if checked.lmtp.aliases is not None:
+        yield from _alias_problems(checked.lmtp.aliases, None if user_server(checked) else checked.users.passwd_file)
+
+
+def _alias_problems(file: Path, passwd_file: Path | None) -> Iterator[str]:
+    """Yield the problems of a file of aliases. Targets must be users, if those can be read here."""
+    from replicator.users.aliases.recipients import problems_of  # noqa: PLC0415
+    from replicator.users.aliases.table import AliasFileError, read_aliases  # noqa: PLC0415
+    from replicator.users.names import KnownNames  # noqa: PLC0415
+    from replicator.users.passwd_file.line import PasswdFileError  # noqa: PLC0415
+    from replicator.users.passwd_file.table import read_whole_file  # noqa: PLC0415
+
+    try:
+        table = read_aliases(file)
+    except (OSError, AliasFileError) as error:
+        yield f"{file}: {error.strerror if isinstance(error, OSError) else error}"
+        return
+    if passwd_file is None:
+        yield from table.problems
+        return
+    try:
+        users = KnownNames(read_whole_file(passwd_file).table.users)
+    except (OSError, PasswdFileError):
+        yield from table.problems
+    else:
+        yield from problems_of(table, file, users)
 
 
 def _problems_of_server(file: Path, checked: Config) -> Iterator[str]:
@@ -103,6 +132,9 @@ def _not_there_yet(checked: Config) -> Iterator[str]:
     users, tokens = checked.users, checked.http.tokens
     if users.source is UserSource.FILE and not users.passwd_file.exists():
         yield f"{users.passwd_file}: not there yet; {checked.node.id} has no users until `replicator user add` makes it"
+    masters = users.master_passwd_file
+    if masters is not None and not masters.exists():
+        yield f"{masters}: not there yet; {checked.node.id} has no master users until `replicator user add --masters`"
     if tokens is not None and not tokens.exists():
         yield f"{tokens}: not there yet; {checked.node.id} accepts no token until `replicator token add` makes it"
 

@@ -84,7 +84,7 @@ def _echo(sessions: Sequence[SessionStatus]) -> None:
         doing = one.doing or "-"
         made.add_row(
             one.id,
-            plain(one.user or "-"),
+            plain((one.user or "-") + (f" by {one.master}" if one.master is not None else "")),
             one.address or "-",
             one.protocol,
             "yes" if one.tls else "no",

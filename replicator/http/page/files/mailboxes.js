@@ -1,6 +1,7 @@
 // A user's folders. All that is shown of them was chosen by somebody who sends mail.
 
 import { h, show } from "./build.js";
+import { inspector } from "./inspector.js";
 import { Refused, mailboxes } from "./node.js";
 import { UNKNOWN, count, counted, size } from "./words.js";
 
@@ -21,7 +22,7 @@ export function lookUp(refused) {
     show(problem);
     try {
       const found = await mailboxes(user);
-      if (number === asked) folders.replaceChildren(...list(user, found));
+      if (number === asked) folders.replaceChildren(...list(user, found, refused));
     } catch (error) {
       if (number !== asked) return;
       folders.replaceChildren();
@@ -39,7 +40,7 @@ export function forgetFolders() {
   folders.replaceChildren();
 }
 
-function list(user, found) {
+function list(user, found, refused) {
   const messages = found.reduce((sum, mailbox) => sum + mailbox.messages, 0);
   const left = found.length > SHOWN_MAX ? ` The first ${count(SHOWN_MAX)} are shown.` : "";
   const said = `${user}: ${counted(found.length, "folder")}, ${counted(messages, "message")}.${left}`;
@@ -47,7 +48,7 @@ function list(user, found) {
   return [
     h("p", { class: "quiet", role: "status" }, said),
     found.length ? h("div", { class: "folder heads", "aria-hidden": "true" }, heads) : null,
-    ...found.sort(inboxFirst).slice(0, SHOWN_MAX).map(folder),
+    ...found.sort(inboxFirst).slice(0, SHOWN_MAX).map((mailbox) => folder(mailbox, refused)),
   ].filter(Boolean);
 }
 
@@ -55,9 +56,9 @@ function inboxFirst(one, other) {
   return (other.name === "INBOX") - (one.name === "INBOX");
 }
 
-function folder(mailbox) {
+function folder(mailbox, refused) {
   const cell = (label, value) => h("span", { "data-label": label }, value);
-  return h(
+  const details = h(
     "details",
     {},
     h(
@@ -69,12 +70,14 @@ function folder(mailbox) {
       cell("size", size(mailbox.size_bytes)),
       cell("master", mailbox.master ?? UNKNOWN),
     ),
-    inspected(mailbox),
+    numbers(mailbox),
   );
+  details.append(inspector(details, mailbox, refused));
+  return details;
 }
 
-/** Return what the node knows of one mailbox. */
-function inspected(mailbox) {
+/** Return the numbers and names of one mailbox. */
+function numbers(mailbox) {
   const rows = [
     ["UIDVALIDITY", String(mailbox.uidvalidity)],
     ["UIDNEXT", String(mailbox.uidnext)],
@@ -83,5 +86,5 @@ function inspected(mailbox) {
     ["Mailbox id", mailbox.mailbox_id],
     ["Digest", mailbox.digest],
   ];
-  return h("dl", { class: "inspected" }, rows.map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, h("code", {}, value)))));
+  return h("dl", { class: "numbers" }, rows.map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, h("code", {}, value)))));
 }

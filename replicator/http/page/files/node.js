@@ -50,6 +50,20 @@ export async function mailboxes(user) {
   return (await ask(`/api/v1/mailboxes?user=${encodeURIComponent(user)}`)).json();
 }
 
+/** Return what the node knows of a mailbox, and of what other nodes show of it: a `MailboxStory`. */
+export async function mailboxStory(user, name) {
+  return (await ask(folderPath(user, name))).json();
+}
+
+/** Return the last entries of a mailbox's history: a `LoggedHistory`. */
+export async function mailboxHistory(user, name, last) {
+  return (await ask(`${folderPath(user, name)}/log?last=${last}`)).json();
+}
+
+function folderPath(user, name) {
+  return `/api/v1/users/${encodeURIComponent(user)}/folders/${encodeURIComponent(name)}`;
+}
+
 /** Call `tell(name, document)` for each event until the stream ends. Throws if it breaks or is silent for too long. */
 export async function events(tell, signal) {
   const silence = new AbortController();

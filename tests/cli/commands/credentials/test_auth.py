@@ -7,7 +7,7 @@ from functools import partial
 
 import trio
 
-from replicator.users import add_user, set_disabled
+from replicator.users import add_user, parse_nets, set_disabled
 from replicator.users.attempts.throttle import FREE_FAILURES_PAIR
 from tests.cli.conftest import Invoke
 from tests.cli.served_node import ServedNode
@@ -30,6 +30,19 @@ def test_a_log_in_is_tried(served: ServedNode, invoke: Invoke) -> None:
     document = json.loads(result.stdout)
     assert (result.exit_code, document["user"], document["waits_s"], document["slowed"]) == (1, "alice", 0, [])
     assert [reason["obstacle"] for reason in document["reasons"]] == ["disabled"]
+
+
+def test_a_log_in_is_tried_for_an_address(served: ServedNode, invoke: Invoke) -> None:
+    add_user(served.users_file, "alice", "secret", scheme="PLAIN", nets=parse_nets("192.0.2.0/24,::1"))
+
+    def told(*options: str) -> tuple[int, str]:
+        result = invoke("auth", "test", "alice", *options, "--url", served.url, typed="secret\n")
+        return result.exit_code, result.stdout
+
+    assert told() == told("--address", "192.0.2.7") == (0, "alice may log in, from 192.0.2.0/24, ::1 only\n")
+    refused = "alice may not log in: alice may log in from 192.0.2.0/24,::1 only, and not from 192.0.3.7\n"
+    assert told("--address", "192.0.3.7") == (1, refused)
+    assert told("--address", "example.org")[0] == 2
 
 
 def test_penalties_are_listed_and_end(served: ServedNode, invoke: Invoke) -> None:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import trio
 
 from replicator.config import config_text, default_config
 from replicator.users import UserDirectory
@@ -48,6 +49,30 @@ async def test_user_is_disabled_listed_and_enabled(config: Path, invoke: Invoke)
     [account] = json.loads(invoke("user", "list", "--long", "--json", "--config", config).stdout)
     assert not account["disabled"]
     assert await directory.verify("ann", "first")
+
+
+async def test_user_logs_in_from_the_networks_of_the_option_only(config: Path, invoke: Invoke) -> None:
+    directory = UserDirectory(config.parent / "users.passwd")
+    wrong = invoke("user", "add", "ann", "--allow-nets", "192.0.2.0/33", "--config", config, typed="x\n")
+    assert (wrong.exit_code, "allow_nets: expected IP addresses and networks" in wrong.stderr) == (2, True)
+    added = invoke("user", "add", "ann", "--allow-nets", "192.0.2.0/24,::1", "--config", config, typed="x\n")
+    assert added.exit_code == 0
+    assert await directory.verify("ann", "x", address="::1")
+    assert not await directory.verify("ann", "x", address="::2")
+
+
+async def test_master_users_have_a_file_of_their_own(config: Path, invoke: Invoke) -> None:
+    refused = invoke("user", "add", "admin", "--masters", "--config", config, typed="mighty\n")
+    assert (refused.exit_code, "name the file of master users" in refused.stderr) == (1, True)
+    text = (await trio.Path(config).read_text()).replace("[users]\n", '[users]\nmaster_passwd_file = "masters"\n')
+    await trio.Path(config).write_text(text)
+    assert "has no master users until" in invoke("config", "check", config).stderr
+    assert invoke("user", "add", "admin", "--masters", "--config", config, typed="mighty\n").exit_code == 0
+    assert invoke("user", "add", "ann", "--config", config, typed="x\n").exit_code == 0
+    assert invoke("user", "list", "--masters", "--config", config).stdout == "admin\n"
+    assert invoke("user", "list", "--config", config).stdout == "ann\n"
+    directory = UserDirectory(config.parent / "users.passwd", masters=config.parent / "masters")
+    assert await directory.verify("admin", "mighty", as_user="ann")
 
 
 def test_impossible_changes_of_users_are_refused(config: Path, invoke: Invoke) -> None:

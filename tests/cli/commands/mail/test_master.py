@@ -22,8 +22,10 @@ def test_unknown_master_is_shown_as_unknown(served: ServedNode, invoke: Invoke) 
 
 
 def test_refused_move_of_a_master_is_reported(served: ServedNode, invoke: Invoke) -> None:
-    unreachable = invoke("master", "move", "alice", "INBOX", "dc9", "--url", served.url)
-    assert (unreachable.exit_code, "dc9 cannot be reached" in unreachable.stderr) == (1, True)
+    unreachable = invoke("master", "move", "alice", "INBOX", "dc3", "--url", served.url)
+    assert (unreachable.exit_code, "dc3 cannot be reached" in unreachable.stderr) == (1, True)
+    unknown = invoke("master", "move", "alice", "INBOX", "dc9", "--url", served.url)
+    assert (unknown.exit_code, "no node 'dc9' is configured at dc1" in unknown.stderr) == (1, True)
     nobody = invoke("master", "show", "nobody", "INBOX", "--url", served.url)
     assert (nobody.exit_code, "no user 'nobody'" in nobody.stderr) == (1, True)
     nowhere = invoke("master", "show", "alice", "Nowhere", "--url", served.url)

@@ -94,6 +94,20 @@ def test_files_that_may_come_later_are_named_and_are_no_problems(tmp_path: Path,
     assert json.loads(invoke("config", "check", "--json", file).stdout) == []
 
 
+def test_aliases_without_users_are_named_once(tmp_path: Path, invoke: Invoke) -> None:
+    file, aliases = tmp_path / "dc1.toml", tmp_path / "aliases"
+    (tmp_path / "users.passwd").write_text("ann:*\n")
+    file.write_text('node.id = "dc1"\nlmtp.aliases = "aliases"\n')
+    assert "lmtp.aliases" in (missing := invoke("config", "check", file).stderr) or "there is no file" in missing
+    aliases.write_text("info ann\n#\nsales boss@elsewhere.example\n")
+    result = invoke("config", "check", file)
+    assert result.exit_code == 2
+    told = f"{aliases}:3: boss@elsewhere.example is no user here, and the node sends no mail elsewhere"
+    assert result.stderr.count(told) == 1
+    aliases.write_text("info ann\n")
+    assert invoke("config", "check", file).exit_code == 0
+
+
 def test_one_file_twice_is_two_nodes_of_one_id(tmp_path: Path, invoke: Invoke) -> None:
     file = written(tmp_path, nodes(tmp_path))[0]
     checked = invoke("config", "check", file, file)

@@ -1,0 +1,106 @@
+"""`replicator drain`: sends clients to other nodes before a node is stopped, and tells when it can be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from replicator.cli.api.client import NodeClient
+from replicator.cli.output import counted, echo_json, json_option, listed
+from replicator.cli.target import node_options, one_node
+from replicator.config.values import duration
+from replicator.status import NodeStatus
+
+LOOK_EVERY_S = 2.0
+EVERYWHERE = ("0.0.0.0/0", "::/0")
+
+
+@click.command()
+@click.option("--undo", is_flag=True, help="End the drain: the node is healthy again.")
+@click.option("--no-wait", is_flag=True, help="Begin, and do not wait until the node can be stopped.")
+@click.option("--kick-after", metavar="DURATION", help="End the sessions that are left after this time, such as 10m.")
+@node_options
+@json_option
+def drain(
+    kick_after: str | None, config_file: Path | None, url: str | None, *, undo: bool, no_wait: bool, as_json: bool
+) -> None:
+    """Send new clients to other nodes, and wait until the node can be stopped.
+
+    The node calls itself unhealthy (`replicator health`, /healthz), so that balancers choose other nodes for new
+    clients. It goes on serving whoever is connected, and whoever comes all the same. The command waits until all
+    sessions have ended, and until the nodes that are linked have all entries of this one. An interrupt ends the wait,
+    not the drain; a restart of the node ends it, and so does --undo.
+    """
+    if (undo or no_wait) and (kick_after is not None or (undo and no_wait)):
+        raise click.UsageError("--undo, --no-wait and --kick-after exclude each other")
+    kick_after_s = None if kick_after is None else _seconds(kick_after)
+    node = one_node(config_file, url)
+    with NodeClient(node) as client:
+        state = client.undo_drain() if undo else client.drain()
+        if not as_json:
+            click.echo(
+                f"{node.name} takes new clients again"
+                if undo
+                else f"{node.name} calls itself unhealthy, so that balancers send new clients to other nodes"
+            )
+        if not undo and not no_wait:
+            for line in _waited(client, kick_after_s):
+                if not as_json:
+                    click.echo(line)
+    if as_json:
+        echo_json(asdict(state))
+
+
+def _waited(client: NodeClient, kick_after_s: float | None) -> Iterator[str]:
+    """Yield what the node still waits for, as it changes, and in the end that it can be stopped."""
+    told, began, is_kicked = "", time.monotonic(), False
+    while True:
+        sessions = client.sessions(None, None)
+        if sessions and kick_after_s is not None and not is_kicked and time.monotonic() - began >= kick_after_s:
+            is_kicked = True
+            yield f"ended {counted(_end_all(client), 'session')}"
+            continue
+        status = client.status()
+        waits = [counted(len(sessions), "session")] if sessions else []
+        waits += _behind(status)
+        if not waits:
+            yield f"{status.sid} can be stopped{_away(status)}"
+            return
+        if (now := f"waiting for {listed(waits)}") != told:
+            told = now
+            yield told
+        time.sleep(LOOK_EVERY_S)
+
+
+def _end_all(client: NodeClient) -> int:
+    """End all sessions; return how many there were. Those without an address are on this machine."""
+    ended = sum(len(client.end_sessions(None, address, None)) for address in EVERYWHERE)
+    return ended + sum(len(client.end_sessions(None, None, one.id)) for one in client.sessions(None, None))
+
+
+def _behind(status: NodeStatus) -> list[str]:
+    """Return which linked nodes lack entries of this one; if none is linked, and there are peers, say that."""
+    if status.links and not any(link.up for link in status.links):
+        return ["a link to any other node"]
+    lagging = [link for link in status.links if link.up and link.lag_entries != 0]
+    return [f"{link.peer}, which lacks {_entries(link.lag_entries)}" for link in lagging]
+
+
+def _entries(number: int | None) -> str:
+    return "an unknown number of entries" if number is None else counted(number, "entry", "entries")
+
+
+def _away(status: NodeStatus) -> str:
+    away = [link.peer for link in status.links if not link.up]
+    return f"; not linked now, and to be brought up to date later: {', '.join(away)}" if away else ""
+
+
+def _seconds(text: str) -> float:
+    try:
+        return duration(0.0)(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--kick-after") from error

@@ -1,0 +1,5 @@
+"""Databases that earlier versions of the program have written, one for each schema that a node upgrades.
+
+Each was written by the last version that had the schema, by `write.py`. Before a version changes the schema, it writes
+its own: `python -m tests.earlier_databases.write`.
+"""

@@ -1,0 +1,159 @@
+"""Recipients whom a program of the operator's knows, by real HTTP: names, aliases, and the doors that ask for them."""
+
+# ruff: noqa: ARG001 - a test requests a clock fixture for its effect
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from prometheus_client import CollectorRegistry
+
+from replicator.errors import UserNotLearnedError, UsersUnavailableError
+from replicator.lmtp import LmtpServer, LmtpServices
+from replicator.socketmap import SocketmapServer, SocketmapServices
+from replicator.socketmap.netstrings import netstring
+from replicator.user_sources import users_of_server
+from replicator.users import ExternalDirectory, Found, Recipients
+from replicator.users.aliases.recipients import LEARNING_S
+from replicator.users.elsewhere.answers import ANSWERS_MAX, Answers
+from tests.one_node import one_node
+from tests.user_sources.endpoint import Endpoint, config_of, serving
+
+ALIASES = """\
+info@example.org  alice, bob@example.org
+team@example.org  info@example.org, alice, gone
+boss@example.net  bob
+@example.net      alice
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[Endpoint]:
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def users(server: Endpoint) -> ExternalDirectory:
+    return users_of_server(config_of(server), lambda: 1_000, CollectorRegistry())
+
+
+@pytest.fixture
+def recipients(users: ExternalDirectory, tmp_path: Path) -> Recipients:
+    file = tmp_path / "aliases"
+    file.write_text(ALIASES)
+    return Recipients(users, file)
+
+
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [
+        ("alice@example.org", ("alice",)),
+        ("nobody@example.org", ()),
+        ("info@example.org", ("alice", "bob")),
+        ("team+x@example.org", ("alice", "bob")),
+        ("boss@example.net", ("bob",)),
+        ("bob@example.net", ("bob",)),  # users come before the catch-all address
+        ("anybody@example.net", ("alice",)),
+    ],
+)
+async def test_users_of_an_address_are_learned(
+    server: Endpoint, recipients: Recipients, address: str, found: tuple[str, ...]
+) -> None:
+    with pytest.raises(UserNotLearnedError):
+        recipients.find(address)
+    await recipients.learn(address)
+    assert recipients.find(address) == found
+    asked = [question["user"] for question in server.questions]
+    await recipients.learn(address)
+    assert len(server.questions) == len(asked), "the answers are good for a while"
+
+
+async def test_address_is_no_missing_one_while_a_target_is_unknown(server: Endpoint, recipients: Recipients) -> None:
+    await recipients.learn("alice")
+    server.says = 500, b""
+    await recipients.learn("info@example.org")
+    with pytest.raises(UsersUnavailableError):
+        recipients.find("info@example.org")
+    assert recipients.find("alice") == ("alice",)
+
+
+class _Forgetful:
+    """Users of whom nothing can be learned in any time."""
+
+    async def learn(self, name: str) -> None:  # noqa: ARG002 - the interface is the directory's
+        await trio.sleep(1)
+
+    def find(self, name: str) -> str | None:
+        raise UserNotLearnedError(name)
+
+
+async def test_learning_has_an_end(autojump_clock: trio.testing.MockClock) -> None:
+    recipients = Recipients(_Forgetful())
+    await recipients.learn("alice")
+    assert trio.current_time() == pytest.approx(LEARNING_S, abs=1)
+    with pytest.raises(UserNotLearnedError):
+        recipients.find("alice")
+
+
+def test_answer_that_was_dropped_meanwhile_is_not_held() -> None:
+    answers = Answers(60, 10)
+    answers.note("first", Found("first", "1"), 0)
+    for number in range(ANSWERS_MAX):
+        answers.note(f"x{number}", None, 0)
+    answers.hold("first", 1)
+    assert answers.fresh("first", 0) is None
+    assert len(answers) == ANSWERS_MAX
+
+
+async def answers_of(stream: trio.abc.Stream, data: bytes, count: int, end: bytes) -> list[str]:
+    await stream.send_all(data)
+    received = b""
+    while received.count(end) < count:
+        received += await stream.receive_some()
+    return received.decode().split(end.decode())[:-1]
+
+
+@pytest.fixture
+async def lmtp(recipients: Recipients, tmp_path: Path, nursery: trio.Nursery) -> AsyncIterator[trio.abc.Stream]:
+    async with one_node(tmp_path) as mail:
+        near, far = trio.testing.memory_stream_pair()
+        nursery.start_soon(LmtpServer(LmtpServices(mail, recipients, "dc1.mail")).serve, far)
+        await answers_of(near, b"LHLO x\r\nMAIL FROM:<>\r\n", 8, b"\r\n")
+        yield near
+        nursery.cancel_scope.cancel()
+
+
+async def rcpt(stream: trio.abc.Stream, *addresses: str) -> list[str]:
+    """Return the codes of the answers to these recipients, who are sent at a time."""
+    data = "".join(f"RCPT TO:<{address}>\r\n" for address in addresses).encode()
+    return [answer[:9] for answer in await answers_of(stream, data, len(addresses), b"\r\n")]
+
+
+async def test_lmtp_waits_for_the_server_and_then_answers(server: Endpoint, lmtp: trio.abc.Stream) -> None:
+    addresses = ("info@example.org", "nobody@example.org", "anybody@example.net")
+    assert await rcpt(lmtp, *addresses) == ["250 2.1.5", "550 5.1.1", "250 2.1.5"]
+    server.says = 500, b""
+    assert await rcpt(lmtp, "carol@example.org", "alice@example.org") == ["451 4.3.0", "250 2.1.5"]
+
+
+async def test_socketmap_waits_for_the_server_and_then_answers(
+    server: Endpoint, recipients: Recipients, nursery: trio.Nursery
+) -> None:
+    near, far = trio.testing.memory_stream_pair()
+    nursery.start_soon(SocketmapServer(SocketmapServices(recipients)).serve, far, "192.0.2.1")
+
+    async def ask(address: str) -> str:
+        [answer] = await answers_of(near, netstring(f"recipient {address}"), 1, b",")
+        return answer.partition(":")[2]
+
+    assert await ask("info@example.org") == "OK info@example.org"
+    assert await ask("anybody@example.net") == "OK anybody@example.net"
+    assert await ask("nobody@example.org") == "NOTFOUND "
+    server.says = 500, b""
+    assert (await ask("carol@example.org")).startswith("TEMP the server that knows the users does not answer")
+    assert await ask("info@example.org") == "OK info@example.org"
+    nursery.cancel_scope.cancel()
