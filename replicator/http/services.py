@@ -165,6 +165,10 @@ class UserOversight(Protocol):
         """Return all users, and what their lines say."""
         ...
 
+    def account(self, name: str) -> Account | None:
+        """Return the user of this name, in whichever cluster; None: there is none. Raises UsersUnavailableError."""
+        ...
+
     async def try_login(self, name: str, password: str, address: str | None = None) -> Trial:
         """Return whether this name and password would let a client in, from an IP address; None: from any.
 

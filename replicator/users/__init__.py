@@ -9,7 +9,7 @@ doors, or `elsewhere` if a server elsewhere knows the users. A user's name is al
 written. Passwords are never logged and never kept, not even here.
 """
 
-from replicator.users.accounts import Account, list_accounts
+from replicator.users.accounts import Account, find_account, list_accounts
 from replicator.users.aliases.recipients import Recipients
 from replicator.users.attempts.throttle import Penalty
 from replicator.users.bearer import (
@@ -87,6 +87,7 @@ __all__ = [
     "Verdict",
     "add_user",
     "delete_user",
+    "find_account",
     "folded",
     "list_accounts",
     "list_users",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from replicator.users.names import candidates
 from replicator.users.passwd_file.line import PasswdFileError
 from replicator.users.passwd_file.table import UserTable, read_users
 from replicator.users.words.quota_limits import QuotaLimits
@@ -36,16 +37,26 @@ def list_accounts(path: Path, quota: QuotaLimits) -> list[Account]:
         raise PasswdFileError(f"{path}: cannot be read: {error.strerror}") from error
 
 
+def find_account(path: Path, name: str, quota: QuotaLimits) -> Account | None:
+    """Return the user of a name or an address in a file; None: there is none. Raises PasswdFileError."""
+    accounts = {account.user: account for account in list_accounts(path, quota)}
+    return next((accounts[user] for user in candidates(name) if user in accounts), None)
+
+
 def accounts_of(table: UserTable, quota: QuotaLimits, origin: str) -> Iterator[Account]:
-    """Yield the users of a table; `quota`: the limits of users whose lines set none. `origin`: as of `Account`."""
-    for user, password in table.users.items():
-        limits = quota._replace(**table.quotas.get(user, {}))
-        yield Account(
-            user=user,
-            disabled=user in table.disabled,
-            has_password=password is not None,
-            storage_limit_bytes=limits.storage_bytes,
-            messages_limit=limits.messages,
-            cluster=table.clusters.get(user),
-            origin=origin,
-        )
+    """Return the users of a table; `quota`: the limits of users whose lines set none. `origin`: as of `Account`."""
+    return (account_of(table, user, quota, origin) for user in table.users)
+
+
+def account_of(table: UserTable, user: str, quota: QuotaLimits, origin: str) -> Account:
+    """Return a user of a table; see `accounts_of`."""
+    limits = quota._replace(**table.quotas.get(user, {}))
+    return Account(
+        user=user,
+        disabled=user in table.disabled,
+        has_password=table.users[user] is not None,
+        storage_limit_bytes=limits.storage_bytes,
+        messages_limit=limits.messages,
+        cluster=table.clusters.get(user),
+        origin=origin,
+    )

@@ -16,7 +16,7 @@ import trio
 from replicator.errors import OtherClusterError, UsersUnavailableError
 from replicator.runtime.addresses import network_of
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
-from replicator.users.accounts import Account, accounts_of
+from replicator.users.accounts import Account, account_of, accounts_of
 from replicator.users.attempts.queue import PATIENCE_S, AttemptQueue
 from replicator.users.attempts.throttle import Penalty
 from replicator.users.followed_file import LEAVING_S, FollowedFile
@@ -173,6 +173,11 @@ class UserDirectory:
         """Return all users and what their lines say."""
         self.refresh()
         return list(accounts_of(self._file.table, self._quota, self._file.origin)) if self._file.table else []
+
+    def account(self, name: str) -> Account | None:
+        """Return the user of this name, in whichever cluster; None: there is none. Raises UsersUnavailableError."""
+        user, table = self._find(name), self._file.known()
+        return None if user is None else account_of(table, user, self._quota, self._file.origin)
 
     def summary(self) -> tuple[int, int]:
         """Return the number of users, in whichever cluster, and the digest of their table (`UserTable.digest`).

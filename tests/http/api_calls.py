@@ -113,9 +113,10 @@ GROUPS = (
               (Call("/api/v1/search/rebuild", 202, "what there was; the work goes on in the background"),),
               told="409: this node keeps no [search texts](operations.md#searching)."),
     )),
-    Group("Users", 'All but the list and the purge need [`users.source = "cluster"`](configuration.md#users); nodes'
-          " whose users come from a file answer them with 409. Passwords never come here, only their hashes. An answer"
-          " means that the change is on the disks of `durability.copies` nodes, and in force at this one.", (
+    Group("Users", "All but the purge and those that only read need"
+          ' [`users.source = "cluster"`](configuration.md#users); nodes whose users come from a file or a server answer'
+          " them with 409. Passwords never come here, only their hashes. An answer means that the change is on the disks"
+          " of `durability.copies` nodes, and in force at this one.", (
         Shown("POST", "/api/v1/users", (
             Call("/api/v1/users", 201, "they are added",
                  _json({"lines": [f"alice:{HASH}::::::cluster=mail", f"bob:{HASH}"]})),
@@ -124,6 +125,10 @@ GROUPS = (
         ), "`lines`: 1 to 200 lines of a passwd-file, all added or none; `replace` (false): users"
            " who exist get the new lines"),
         Shown("GET", "/api/v1/users", (Call("/api/v1/users", 200, "the names, wherever users come from"),)),
+        Shown("GET", "/api/v1/users/{user}", (
+            Call("/api/v1/users/alice%40example.org", 200, "the user, and what the user's line says"),
+            Call("/api/v1/users/eve", 404, _NO_USER),
+        ), told="`USER` may be any name or address of the user; a server that knows the users is asked."),
         Shown("GET", "/api/v1/accounts", (Call("/api/v1/accounts", 200, "what the users' lines say"),)),
         Shown("PUT", "/api/v1/users/{user}/password", (
             Call("/api/v1/users/bob/password", 200, "it is in force", _json({"hash": HASH})),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
+import trio
 import trustme
 from prometheus_client import CollectorRegistry
 
@@ -93,6 +96,70 @@ async def test_answer_about_a_password_must_be_true_or_false(server: Endpoint) -
         server.says = 200, said
         with pytest.raises(UsersUnavailableError):
             await users.verify("alice", "secret")
+
+
+async def test_password_is_remembered_for_its_address(server: Endpoint) -> None:
+    users = directory_of(config_of(server))
+    for address in ("192.0.2.1", "192.0.2.1", "192.0.2.2", "192.0.2.1"):
+        assert await users.verify("alice", "secret", address=address) == Login("alice", address=address)
+    checked = [question["address"] for question in server.questions if question["request"] == "check"]
+    assert checked == ["192.0.2.1", "192.0.2.2"]
+
+
+@asynccontextmanager
+async def answering(serve: Callable[[trio.SocketStream], Awaitable[None]]) -> AsyncIterator[ExternalDirectory]:
+    """Yield the users of an endpoint whose connections are served by a function, with a short timeout."""
+
+    async def serve_until_gone(stream: trio.SocketStream) -> None:
+        with suppress(trio.BrokenResourceError):
+            async with stream:
+                await stream.receive_some(65536)
+                await serve(stream)
+
+    async with trio.open_nursery() as nursery:
+        [listener] = await nursery.start(partial(trio.serve_tcp, serve_until_gone, 0, host="127.0.0.1"))
+        url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}/users"
+        yield directory_of(EndpointConfig(url, timeout_s=0.3))
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("begins", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{"])
+async def test_endpoint_that_hangs_is_given_up(begins: bytes) -> None:
+    async def hang(stream: trio.SocketStream) -> None:
+        await stream.send_all(begins)
+        await trio.sleep_forever()
+
+    async with answering(hang) as users:
+        await users.learn("alice@example.org")
+        with pytest.raises(UsersUnavailableError):
+            users.find("alice@example.org")
+        assert "answer within 0.3 s" in users.unreadable()[0]
+
+
+ENDLESS = {
+    "body": b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n",
+    "chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5f5e100\r\n",
+    "headers": b"HTTP/1.1 200 OK\r\nX: ",
+}
+
+
+@pytest.mark.parametrize("part", ENDLESS)
+async def test_endless_answer_is_given_up(part: str) -> None:
+    sent = 0
+
+    async def flood(stream: trio.SocketStream) -> None:
+        nonlocal sent
+        await stream.send_all(ENDLESS[part])
+        while True:
+            await stream.send_all(b"x" * 65536)
+            sent += 65536
+
+    async with answering(flood) as users:
+        await users.learn("alice")
+        with pytest.raises(UsersUnavailableError):
+            users.find("alice")
+        assert sent < 20_000_000, "it is not read to its end"
+        assert ("larger than" if part != "headers" else "no whole answer of HTTP") in users.unreadable()[0]
 
 
 async def test_certificate_is_verified(tmp_path: Path) -> None:

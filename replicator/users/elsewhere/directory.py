@@ -132,6 +132,11 @@ class ExternalDirectory:
         """Return what the source said of users whom it has found lately."""
         return [self._account(found) for found in self._look_ups.users()]
 
+    def account(self, name: str) -> Account | None:
+        """Return what the source says of the user of this name; None: there is none. Raises as `find`."""
+        found = self._look_ups.find(name)
+        return None if found is None else self._account(found)
+
     def _account(self, found: Found) -> Account:
         limits = self._quota._replace(**found.limits)
         return Account(

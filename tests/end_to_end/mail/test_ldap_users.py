@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import imaplib
+import json
 import logging
 import smtplib
 import socket
@@ -41,6 +42,7 @@ pytestmark = needs_slapd
 def people(tmp_path: Path) -> Iterator[Slapd]:
     with slapd(tmp_path / "slapd") as server:
         server.add("alice", "secret", "mail: alice@example.org")
+        server.add("bob", "hidden", "mail: bob@example.org")
         yield server
 
 
@@ -191,9 +193,15 @@ async def test_operators_ask(tmp_path: Path, people: Slapd) -> None:
             lambda: run("auth", "test", "alice@example.org", "--config", str(file), stdin="secret\n")
         )
         assert (asked.returncode, "may log in, as alice" in asked.stdout) == (0, True)
-        assert f"found uid=alice,{BASE}; its log-in answers success" in asked.stdout
+        origin = f"{people.url}: uid=alice,{BASE}"
+        assert f"alice comes from {origin}; its log-in answers success" in asked.stdout
         listed = await in_thread(lambda: run("user", "list", "--config", str(file)))
         assert listed.stdout.split() == ["alice"]
+        assert "found lately" in listed.stderr
+        shown = await in_thread(lambda: run("user", "show", "bob@example.org", "--json", "--config", str(file)))
+        assert json.loads(shown.stdout)["origin"] == f"{people.url}: uid=bob,{BASE}"
+        nobody = await in_thread(lambda: run("user", "show", "nobody", "--config", str(file)))
+        assert (nobody.returncode, "there is no user 'nobody'" in nobody.stderr) == (1, True)
         refused = await in_thread(lambda: run("user", "delete", "alice", "--config", str(file)))
         assert "or from a server" in refused.stderr
         folders = await in_thread(lambda: run("mailbox", "list", "alice@example.org", "--config", str(file)))
