@@ -10,12 +10,13 @@ from __future__ import annotations
 import secrets
 import ssl
 import struct
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from math import ceil
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import trio
 from ldap3 import NONE, SIMPLE, SUBTREE, SYNC, Connection, Server, Tls
@@ -35,6 +36,9 @@ REQUESTS_AT_ONCE = 16
 
 IDLE_MAX = 4
 """Connections for searches that are kept while they have nothing to do."""
+
+IDLE_S = 60.0
+"""Seconds for which they are kept: routers forget connections after some minutes, and then requests hang."""
 
 ENTRIES_MAX = 2
 """Entries that a search may return: two are one too many."""
@@ -66,6 +70,13 @@ NOT_DISABLED = frozenset({"", "0", "false", "no", "none"})
 """Values of the attribute for disabled users, in lower case, that do not disable."""
 
 
+class _Idle(NamedTuple):
+    """A connection for searches that has nothing to do."""
+
+    connection: Connection
+    until_s: float
+
+
 class LdapSource:
     """The configured server. Belongs to the event loop; `run_in_thread` abandons work when it is cancelled."""
 
@@ -73,7 +84,7 @@ class LdapSource:
         self._config = config
         self._run_in_thread = run_in_thread
         self._room = trio.CapacityLimiter(REQUESTS_AT_ONCE)
-        self._idle: deque[Connection] = deque()  # threads take and put: its methods are atomic
+        self._idle: deque[_Idle] = deque()  # threads take and put: its methods are atomic
         self._is_closed = False
         self.name = config.url
 
@@ -85,7 +96,7 @@ class LdapSource:
         """Return whether the user's entry can bind with this password. Raises SourceError."""
         # Nobody has this DN, so the server refuses; it need not even be below an entry that exists.
         entry = found.entry if found is not None else f"cn={secrets.token_hex(8)},{self._config.base}"
-        return await self._in_time(lambda: self._bound(entry, password))
+        return await self._in_time(lambda: self._bound(entry, password.encode()))
 
     async def rehearse(self) -> None:
         """Connect, log in and search as at a look-up, for somebody who is not there. Raises SourceError."""
@@ -96,7 +107,7 @@ class LdapSource:
         self._is_closed = True
         while self._idle:
             with suppress(IndexError):
-                _close(self._idle.pop())
+                _close(self._idle.pop().connection)
 
     async def _in_time(self, work: Callable[[], T]) -> T:
         """Do blocking work in a thread. Raises SourceError, after `timeout` at the latest."""
@@ -113,7 +124,10 @@ class LdapSource:
         """Search on a connection that is idle, or on a new one. Raises SourceError."""
         while self._idle:
             with suppress(*LIBRARY_ERRORS):  # taken by another thread; or the server has closed it meanwhile
-                return self._search(self._idle.popleft(), name)
+                idle = self._idle.pop()
+                if time.monotonic() < idle.until_s:
+                    return self._search(idle.connection, name)
+                _close(idle.connection)
         try:
             return self._search(self._service_connection(), name)
         except LIBRARY_ERRORS as error:
@@ -145,7 +159,7 @@ class LdapSource:
         if self._is_closed or len(self._idle) >= IDLE_MAX:
             _close(connection)
         else:
-            self._idle.append(connection)
+            self._idle.append(_Idle(connection, time.monotonic() + IDLE_S))
 
     def _found(self, name: str, entry: Mapping[str, object]) -> Found:
         """Return the user of an entry. Raises SourceError."""
@@ -180,7 +194,7 @@ class LdapSource:
                 raise self._error(f"{dn}: {error}", "quota_attribute") from None
         return limits
 
-    def _bound(self, dn: str, password: str) -> Verdict:
+    def _bound(self, dn: str, password: bytes) -> Verdict:
         """Bind as an entry. Raises SourceError."""
         connection = self._connected(dn, password)
         try:
@@ -212,8 +226,11 @@ class LdapSource:
             raise self._error(f"the log-in of {who} was refused: {described}", "bind_dn")
         return connection
 
-    def _connected(self, dn: str | None, password: str | None) -> Connection:
-        """Return a connection that has not logged in, with TLS if configured. Raises SourceError."""
+    def _connected(self, dn: str | None, password: bytes | None) -> Connection:
+        """Return a connection that has not logged in, with TLS if configured. Raises SourceError.
+
+        `password`: the library sends octets as they are; of a text it drops some characters, and refuses others.
+        """
         config = self._config
         connection = None
         try:
@@ -257,12 +274,12 @@ class LdapSource:
             return None
         return _VerifiedTls(self._config.ca)
 
-    def _password(self, file: Path) -> str:
+    def _password(self, file: Path) -> bytes:
         """Return the first line of the file: it is read anew for each connection. Raises SourceError."""
         try:
             with file.open("rb") as stream:
-                password = stream.read(PASSWORD_FILE_MAX_BYTES).split(b"\n", 1)[0].rstrip(b"\r").decode()
-        except (OSError, UnicodeDecodeError) as error:
+                password = stream.read(PASSWORD_FILE_MAX_BYTES).split(b"\n", 1)[0].rstrip(b"\r")
+        except OSError as error:
             raise self._error(f"{file} cannot be read: {error}", "password_file") from error
         if not password:  # a bind without a password would succeed as nobody (RFC 4513 section 5.1.2)
             raise self._error(f"the first line of {file} is empty", "password_file")

@@ -115,8 +115,8 @@ GROUPS = (
     )),
     Group("Users", "All but the purge and those that only read need"
           ' [`users.source = "cluster"`](configuration.md#users); nodes whose users come from a file or a server answer'
-          " them with 409. Passwords never come here, only their hashes. An answer means that the change is on the disks"
-          " of `durability.copies` nodes, and in force at this one.", (
+          " them with 409. Passwords never come here, only their hashes. An answer means that the change is on the"
+          " disks of `durability.copies` nodes, and in force at this one.", (
         Shown("POST", "/api/v1/users", (
             Call("/api/v1/users", 201, "they are added",
                  _json({"lines": [f"alice:{HASH}::::::cluster=mail", f"bob:{HASH}"]})),

@@ -34,6 +34,7 @@ def people(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slapd]:
         server.add("alice", "secret", "mail: alice@example.org", "mail: a.smith@example.org", "departmentNumber: 1G")
         server.add("bob", "hidden", "mail: bob@example.org", "employeeType: TRUE", "departmentNumber: *:messages=7")
         server.add("carol", "quiet", "mail: carol@example.org", "employeeType: false", "departmentNumber: lots")
+        server.add("dave", "p\u00e4\u00adss \ue000")
         server.add("twin1", "x", "mail: twin@example.org")
         server.add("twin2", "x", "mail: twin@example.org")
         yield server
@@ -86,6 +87,16 @@ async def test_password_is_checked_by_each_kind_of_connection(
     assert await users.verify("nobody@example.org", "secret") is None
     for unusable in ("", "\0", "x" * 5000):
         assert await users.verify("alice", unusable) is None, "an empty password must not become a log-in as nobody"
+
+
+@needs_slapd
+async def test_password_is_sent_as_it_is(people: Slapd, directory_of: Maker) -> None:
+    users = directory_of(config_of(people))
+    assert await users.verify("dave", "p\u00e4\u00adss \ue000", address="192.0.2.1")
+    for other in ("p\u00e4ss \ue000", "\x01", "\u00ad", "\u0627a", "p\udcff"):
+        assert await users.verify("dave", other, address="192.0.2.2") is None
+        users.forgive(None)
+    assert not users.unreadable(), "a client can make nobody believe that the server is down"
 
 
 @needs_slapd
@@ -258,7 +269,7 @@ async def test_right_password_is_known_for_a_while(
     users = directory_of(config_of(people))
     checked = []
 
-    def count(self: LdapSource, dn: str, password: str) -> object:
+    def count(self: LdapSource, dn: str, password: bytes) -> object:
         checked.append(dn)
         return bound(self, dn, password)
 

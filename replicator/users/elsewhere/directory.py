@@ -206,7 +206,8 @@ class ExternalDirectory:
         found = self._look_ups.find(name)
         # Failures count for the resolved user: one account has many names, by its details.
         user = folded(name) if found is None else found.user
-        may = found is not None and not found.disabled and is_usable(secret)
+        text = _text_of(secret)
+        may = found is not None and not found.disabled and text is not None
         login = Login(user, address=address)
         if may and self._is_remembered(login, secret):
             return login
@@ -215,8 +216,7 @@ class ExternalDirectory:
             if may and self._is_remembered(login, secret):
                 return login  # another connection of the same client has logged in meanwhile
             # The source is asked in any case: while it is down, a name that nobody has gets no other answer.
-            password = secret.decode("utf-8", "surrogateescape") if is_usable(secret) else "-"
-            verdict = await self._look_ups.checked(found if may else None, password, address)
+            verdict = await self._look_ups.checked(found if may else None, text or "-", address)
             if not may or not verdict.is_right:
                 return None
             self._remember(login, secret)
@@ -275,9 +275,10 @@ class ExternalDirectory:
 
     async def _tried(self, found: Found, password: str, address: str | None) -> Verdict:
         """Return the source's verdict for an operator. Raises UsersUnavailableError."""
-        if not is_usable(password.encode("utf-8", "surrogateescape")):
+        text = _text_of(password.encode("utf-8", "surrogateescape"))
+        if text is None:
             return Verdict(is_right=False, text="the server is not asked: no such password can be right")
-        return await self._attempts.out_of_turn(lambda: self._look_ups.checked(found, password, address))
+        return await self._attempts.out_of_turn(lambda: self._look_ups.checked(found, text, address))
 
     async def _reasons_against_master(
         self, masters: Masters, master: str, password: str, address: str | None
@@ -387,6 +388,14 @@ class ExternalDirectory:
         self._remembered.move_to_end(owner)
         if len(self._remembered) > REMEMBERED_MAX:
             self._remembered.popitem(last=False)
+
+
+def _text_of(secret: bytes) -> str | None:
+    """Return a password as sources take it; None: it cannot be right. All are UTF-8 (RFC 4513 section 5.1.3)."""
+    try:
+        return secret.decode() if is_usable(secret) else None
+    except UnicodeDecodeError:
+        return None
 
 
 async def _evenly(attempt: Awaitable[Login | None]) -> Login | None:

@@ -48,7 +48,7 @@ class UserSource(Protocol):
     async def check(self, found: Found | None, password: str, address: str | None) -> Verdict:
         """Return whether the password is right. None for `found`: the server is asked about somebody who is not there.
 
-        `address`: the client's IP address. Raises SourceError.
+        `password`: not empty, and without surrogates and NUL. `address`: the client's IP address. Raises SourceError.
         """
         ...
 
