@@ -27,7 +27,7 @@ from replicator.config import LdapConfig
 from replicator.runtime.environment import ThreadRunner
 from replicator.user_sources.ldap_filter import filter_for
 from replicator.user_sources.limits import quota_of
-from replicator.users import Found, SourceError, Verdict
+from replicator.users import EntryError, Found, SourceError, Verdict
 
 T = TypeVar("T")
 
@@ -148,7 +148,7 @@ class LdapSource:
         entries = [each for each in connection.response or () if each["type"] == "searchResEntry"]
         self._keep(connection)
         if len(entries) > 1:
-            raise self._error(f"the filter finds more than one entry, such as {entries[0]['dn']}", "filter")
+            raise EntryError(f"{self.name}: the filter finds more than one entry, such as {entries[0]['dn']}")
         if code != SUCCESS:
             key = KEYS_BY_RESULT.get(described, "filter")
             raise self._error(f"the search below {config.base!r} failed: {described}", key)
@@ -162,19 +162,19 @@ class LdapSource:
             self._idle.append(_Idle(connection, time.monotonic() + IDLE_S))
 
     def _found(self, name: str, entry: Mapping[str, object]) -> Found:
-        """Return the user of an entry. Raises SourceError."""
+        """Return the user of an entry. Raises EntryError."""
         values = _values(entry["raw_attributes"])
         dn = str(entry["dn"])
         return Found(self._own_name(dn, values) or name, dn, self._is_disabled(values), self._limits(dn, values))
 
     def _own_name(self, dn: str, values: Mapping[str, Sequence[str]]) -> str | None:
-        """Return the user's own name in lower case; None: no attribute is configured. Raises SourceError."""
+        """Return the user's own name in lower case; None: no attribute is configured. Raises EntryError."""
         attribute = self._config.user_attribute
         if attribute is None:
             return None
         named = values.get(attribute.lower(), ())
         if len(named) != 1:
-            raise self._error(f"{dn} has {len(named) or 'no'} values of {attribute}", "user_attribute")
+            raise EntryError(f"{self.name}: {dn} has {len(named) or 'no'} values of {attribute}")
         return named[0].lower()
 
     def _is_disabled(self, values: Mapping[str, Sequence[str]]) -> bool:
@@ -184,14 +184,14 @@ class LdapSource:
         )
 
     def _limits(self, dn: str, values: Mapping[str, Sequence[str]]) -> dict[str, int | None]:
-        """Return the limits that an entry sets. Raises SourceError."""
+        """Return the limits that an entry sets. Raises EntryError."""
         attribute = self._config.quota_attribute
         limits: dict[str, int | None] = {}
         for value in values.get(attribute.lower(), ()) if attribute is not None else ():
             try:
                 limits |= quota_of(value)
             except ValueError as error:
-                raise self._error(f"{dn}: {error}", "quota_attribute") from None
+                raise EntryError(f"{self.name}: {dn}: {error}") from None
         return limits
 
     def _bound(self, dn: str, password: bytes) -> Verdict:

@@ -21,7 +21,7 @@ from replicator.users.bearer import (
 )
 from replicator.users.directory import UserDirectory
 from replicator.users.elsewhere.directory import ExternalDirectory
-from replicator.users.elsewhere.source import Found, SourceError, UserSource, Verdict
+from replicator.users.elsewhere.source import EntryError, Found, SourceError, UserSource, Verdict
 from replicator.users.logins import Identity, Login
 from replicator.users.names import UserNames, folded
 from replicator.users.passwd_file.editing import (
@@ -61,6 +61,7 @@ __all__ = [
     "ChannelBindingError",
     "ClientFirst",
     "Directory",
+    "EntryError",
     "ExternalDirectory",
     "Found",
     "Identity",

@@ -15,13 +15,14 @@ PEOPLE = {"alice": "secret", "bob": "hidden"}
 
 
 class Endpoint(ThreadingHTTPServer):
-    """A server on loopback. `says`: what it answers in place of the truth, as (status, body)."""
+    """A server on loopback. `says`: what it answers in place of the truth, as (status, body); `odd`: about users."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.questions: list[dict[str, object]] = []
         self.tokens: list[str | None] = []
         self.says: tuple[int, bytes] | None = None
+        self.odd: dict[object, bytes] = {}
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore clients who have gone."""
@@ -42,7 +43,8 @@ class Handler(BaseHTTPRequestHandler):
         question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.questions.append(question)
         self.server.tokens.append(self.headers["Authorization"])
-        status, body = self.server.says or (200, json.dumps(self.server.answer(question)).encode())
+        odd = self.server.odd.get(question["user"])
+        status, body = self.server.says or (200, odd or json.dumps(self.server.answer(question)).encode())
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

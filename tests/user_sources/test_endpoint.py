@@ -71,22 +71,36 @@ async def test_questions_and_answers(server: Endpoint, tmp_path: Path) -> None:
         ((200, b"{}"), "`user` must be a name or null"),
         ((200, b'{"user": 1}'), "`user` must be a name or null"),
         ((200, b'{"user": "alice", "disabled": 1}'), "`disabled` true or false"),
-        ((200, b'{"user": "alice", "quota": "lots"}'), "expected a size"),
-        ((200, b'{"user": "other"}'), "its user is 'other'"),
         ((200, b'"' + b"x" * 20_000 + b'"'), "larger than 16384 bytes"),
     ],
 )
 async def test_other_answers_are_no_missing_user(server: Endpoint, says: tuple[int, bytes], problem: str) -> None:
     server.says = says
     users = directory_of(config_of(server))
-    if problem.startswith("its user"):
-        server.says = None
-        server.answer = lambda question: {"user": "other" if question["user"] == "alice" else None}  # type: ignore[method-assign]
-        problem = "its user is 'other', but is not what is found by that name"
     await users.learn("alice")
     with pytest.raises(UsersUnavailableError):
         users.find("alice")
     assert problem in users.unreadable()[0]
+
+
+@pytest.mark.parametrize(
+    ("says", "problem"),
+    [
+        (b'{"user": "alice", "quota": "lots"}', "alice: expected a size"),
+        (b'{"user": "other"}', "its user is 'other', but is not what is found by that name"),
+    ],
+)
+async def test_nonsense_about_one_user_affects_no_other(server: Endpoint, says: bytes, problem: str) -> None:
+    server.odd["alice"] = says
+    users = directory_of(config_of(server))
+    await users.learn("alice")
+    with pytest.raises(UsersUnavailableError):
+        users.find("alice")
+    with pytest.raises(UsersUnavailableError, match=problem):
+        await users.try_login("alice", "secret")
+    assert not users.unreadable()
+    await users.learn("bob")
+    assert users.find("bob") == "bob"
 
 
 async def test_answer_about_a_password_must_be_true_or_false(server: Endpoint) -> None:

@@ -140,7 +140,9 @@ async def test_attributes_say_quota_and_who_is_disabled(people: Slapd, directory
     await users.learn("carol")
     with pytest.raises(UsersUnavailableError):
         users.find("carol")
-    assert "expected a size such as '500MiB', '1G' or a number of octets, not 'lots'" in users.unreadable()[0]
+    with pytest.raises(UsersUnavailableError, match="not 'lots'"):
+        await users.try_login("carol", "quiet")
+    assert not users.unreadable(), "others are known"
 
 
 @pytest.mark.parametrize(
@@ -297,12 +299,19 @@ async def test_failures_delay_further_attempts(people: Slapd, directory_of: Make
 
 
 @needs_slapd
-async def test_two_entries_are_an_error(people: Slapd, directory_of: Maker) -> None:
-    users = directory_of(config_of(people))
+async def test_two_entries_are_an_error_of_one_user(
+    people: Slapd, directory_of: Maker, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = CollectorRegistry()
+    users = directory_of(config_of(people), registry)
     await users.learn("twin@example.org")
+    assert "one user is not known now" in caplog.text
+    assert "replicator_user_source_up 1.0" in exposition(registry).decode()
     with pytest.raises(UsersUnavailableError):
         users.find("twin@example.org")
-    assert "the filter finds more than one entry" in users.unreadable()[0]
+    with pytest.raises(UsersUnavailableError, match="the filter finds more than one entry"):
+        await users.try_login("twin@example.org", "x")
+    assert not users.unreadable()
 
 
 @needs_slapd
@@ -311,7 +320,9 @@ async def test_own_name_must_lead_back(people: Slapd, directory_of: Maker) -> No
     await users.learn("alice@example.org")
     with pytest.raises(UsersUnavailableError):
         users.find("alice@example.org")
-    assert "its user is 'alice', but is not what is found by that name" in users.unreadable()[0]
+    with pytest.raises(UsersUnavailableError, match="its user is 'alice', but is not what is found by that name"):
+        await users.try_login("alice@example.org", "secret")
+    assert not users.unreadable()
 
 
 @needs_slapd

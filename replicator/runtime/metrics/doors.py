@@ -161,7 +161,7 @@ class UserSourceMetrics:
         self._seconds = Histogram(
             "replicator_user_source_seconds",
             "Time of requests to the server that knows the users, by request (look_up, check) and result: found,"
-            " missing, right, wrong, or failed.",
+            " missing, right, wrong, unusable (what it says of one user), or failed.",
             ["request", "result"],
             buckets=SOURCE_BUCKETS_S,
             registry=registry,

@@ -17,7 +17,7 @@ from replicator.errors import UserNotLearnedError, UsersUnavailableError
 from replicator.runtime.metrics import UserSourceMetrics
 from replicator.users.attempts.turns import Turns
 from replicator.users.elsewhere.answers import HOLD_S, Answer, Answers
-from replicator.users.elsewhere.source import Found, SourceError, UserSource, Verdict
+from replicator.users.elsewhere.source import EntryError, Found, SourceError, UserSource, Verdict
 from replicator.users.names import candidates
 from replicator.users.passwd_file.line import check_user_name
 
@@ -26,6 +26,9 @@ TRY_AGAIN_S = 5.0
 
 WANTED_MAX = 1_000
 """Users about whom the source is to be asked again. Others ask again by themselves at their next command."""
+
+TOLD_MAX = 100
+"""Problems of single users that are remembered as logged."""
 
 T = TypeVar("T")
 
@@ -45,6 +48,7 @@ class LookUps:
         self._asking: Turns[str] = Turns()
         self._wanted: OrderedDict[str, None] = OrderedDict()
         self._is_wanted = trio.Event()
+        self._told: set[str] = set()
         self.problem: str | None = None  # why the source does not answer now
 
     async def run(self) -> None:
@@ -157,8 +161,8 @@ class LookUps:
             own = await self._timed("look_up", lambda: self._source.look_up(found.user), _result_of_look_up)
         if own is None or own.entry != found.entry or own.user != found.user:
             text = f"{found.entry} says that its user is {found.user!r}, but is not what is found by that name"
-            error = SourceError(f"{self._source.name}: {text}; change the filter so that it is")
-            self._note_problem(error)
+            error = EntryError(f"{self._source.name}: {text}; change the filter so that it is")
+            self._tell_of_entry(error)
             raise error
         return own
 
@@ -167,20 +171,33 @@ class LookUps:
         began = trio.current_time()
         try:
             answer = await ask()
+        except EntryError as error:
+            self._metrics.asked(request, "unusable", trio.current_time() - began)
+            self._note_answer()
+            self._tell_of_entry(error)
+            raise
         except SourceError as error:
             self._metrics.asked(request, "failed", trio.current_time() - began)
-            self._note_problem(error)
+            if str(error) != self.problem:
+                log.warning("users are not known now: %s", error)
+            self.problem = str(error)
             raise
         self._metrics.asked(request, result(answer), trio.current_time() - began)
+        self._note_answer()
+        return answer
+
+    def _note_answer(self) -> None:
         if self.problem is not None:
             log.info("%s answers again", self._source.name)
         self.problem = None
-        return answer
 
-    def _note_problem(self, error: SourceError) -> None:
-        if str(error) != self.problem:
-            log.warning("users are not known now: %s", error)
-        self.problem = str(error)
+    def _tell_of_entry(self, error: EntryError) -> None:
+        """Log what is wrong with one user, once: mail for the user comes again and again."""
+        if str(error) not in self._told:
+            if len(self._told) >= TOLD_MAX:
+                self._told.clear()
+            self._told.add(str(error))
+            log.warning("one user is not known now: %s", error)
 
 
 def _is_user_name(name: str) -> bool:

@@ -12,6 +12,10 @@ class SourceError(Exception):
     """Lack of a usable answer. The text says why, for operators, without a final stop."""
 
 
+class EntryError(SourceError):
+    """Lack of a usable answer about one user. The source answers about others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """A user whom the source knows. `entry`: the source's own name of the user, such as a DN.
