@@ -19,7 +19,7 @@ from replicator.config import LdapConfig
 from replicator.errors import UserNotLearnedError, UsersUnavailableError
 from replicator.runtime.environment import Abandoning
 from replicator.runtime.metrics import exposition
-from replicator.user_sources import server_faults, users_of_server
+from replicator.user_sources import ldap, server_faults, users_of_server
 from replicator.user_sources.ldap import LdapSource
 from replicator.user_sources.ldap_filter import escaped, filter_for
 from replicator.user_sources.limits import quota_of
@@ -285,6 +285,27 @@ async def test_right_password_is_known_for_a_while(
     assert await users.verify("nobody", "wrong") is None
     assert len(checked) == 3, "the server is asked about somebody who is not there, too"
     assert "secret" not in repr(vars(users))
+
+
+@needs_slapd
+@pytest.mark.parametrize(("idle_s", "connections"), [(60.0, 1), (0.0, 3)])
+async def test_searches_share_a_connection_that_is_not_old(
+    people: Slapd, directory_of: Maker, monkeypatch: pytest.MonkeyPatch, idle_s: float, connections: int
+) -> None:
+    opened = []
+
+    def count(self: LdapSource) -> object:
+        opened.append(self)
+        return connect(self)
+
+    connect = LdapSource._service_connection
+    monkeypatch.setattr(LdapSource, "_service_connection", count)
+    monkeypatch.setattr(ldap, "IDLE_S", idle_s)
+    users = directory_of(config_of(people))
+    for name in ("alice", "bob", "dave"):
+        await users.learn(name)
+        assert users.find(name) == name
+    assert len(opened) == connections
 
 
 @needs_slapd

@@ -81,6 +81,13 @@ async def test_address_is_no_missing_one_while_a_target_is_unknown(server: Endpo
     assert recipients.find("alice") == ("alice",)
 
 
+async def test_targets_are_told_of_once_they_are_known_to_lead_nowhere(recipients: Recipients) -> None:
+    assert recipients.problems() == []
+    await recipients.learn("team@example.org")
+    [problem] = recipients.problems()
+    assert "aliases:2: gone is no user here" in problem
+
+
 class _Forgetful:
     """Users of whom nothing can be learned in any time."""
 
