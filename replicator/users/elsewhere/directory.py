@@ -86,7 +86,7 @@ class ExternalDirectory:
         self._masters = None if masters is None else Masters(masters, separator, self.key, run_in_thread)
 
     async def load(self) -> None:
-        """Say what this source cannot do. It is asked only when somebody needs an answer."""
+        """Say what this source cannot do, without asking it."""
         await trio.lowlevel.checkpoint()
         log.info("users come from %s, so nobody can log in by SCRAM: the node sees no hash", self._source.name)
         if self._masters is not None:

@@ -54,9 +54,10 @@ class LookUps:
     async def run(self) -> None:
         """Ask again about users whose sessions are open, until cancelled. Then close the source's connections.
 
-        A source that has failed is tried again, too: a node that is unhealthy may be asked by nobody else.
+        The source is tried at the beginning, and again if it has failed: nobody else may ask an unhealthy node.
         """
         try:
+            await self._rehearse()
             while True:
                 with trio.move_on_after(TRY_AGAIN_S):
                     await self._is_wanted.wait()
@@ -64,12 +65,15 @@ class LookUps:
                     user, _ = self._wanted.popitem(last=False)
                     await self._learn_one(user)
                 elif self.problem is not None:
-                    with suppress(SourceError):
-                        await self._timed("look_up", self._source.rehearse, lambda _: "missing")
+                    await self._rehearse()
                 if not self._wanted:
                     self._is_wanted = trio.Event()
         finally:
             self._source.close()
+
+    async def _rehearse(self) -> None:
+        with suppress(SourceError):  # which is noted as the problem
+            await self._timed("look_up", self._source.rehearse, lambda _: "missing")
 
     async def learn(self, name: str) -> None:
         """Ask the source about a name, unless its answer is known, so that `find` can answer now. Raises nothing."""

@@ -1,0 +1,141 @@
+"""When a source is asked, and for how long its answers are good, in virtual time."""
+
+# ruff: noqa: ARG001 - a test requests a clock fixture for its effect
+from __future__ import annotations
+
+import logging
+
+import pytest
+import trio
+import trio.testing
+
+from replicator.errors import UserNotLearnedError, UsersUnavailableError
+from replicator.users import EntryError, ExternalDirectory, Found, Login, SourceError, Verdict
+from replicator.users.elsewhere.answers import AFTER_PROBLEM_S
+from replicator.users.elsewhere.look_ups import TRY_AGAIN_S
+
+FOUND_S, MISSING_S = 60.0, 10.0
+
+
+class Source:
+    """A source that knows `alice`, whose password is `secret`, and `bob`, about whom it talks nonsense."""
+
+    name = "source"
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.is_down = False
+        self.takes_s = 0.0
+
+    async def look_up(self, name: str) -> Found | None:
+        self.asked.append(name)
+        await self.rehearse()
+        if name == "bob":
+            raise EntryError("bob makes no sense")
+        return Found(name, f"entry of {name}") if name == "alice" else None
+
+    async def check(self, found: Found | None, password: str, address: str | None) -> Verdict:  # noqa: ARG002
+        await self.rehearse()
+        return Verdict(found is not None and password == "secret", "checked")
+
+    async def rehearse(self) -> None:
+        await trio.sleep(self.takes_s)
+        if self.is_down:
+            raise SourceError("the source is down")
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@pytest.fixture
+def source() -> Source:
+    return Source()
+
+
+@pytest.fixture
+def users(source: Source, autojump_clock: trio.testing.MockClock) -> ExternalDirectory:
+    return ExternalDirectory(source, found_s=FOUND_S, missing_s=MISSING_S)
+
+
+async def test_answers_are_good_for_a_bounded_time(source: Source, users: ExternalDirectory) -> None:
+    for name, good_s in (("alice", FOUND_S), ("nobody", MISSING_S)):
+        await users.learn(name)
+        source.asked.clear()
+        await trio.sleep(good_s - 0.1)
+        await users.learn(name)
+        assert source.asked == []
+        await trio.sleep(2)  # whoever has just learned of the user may rely on it for a second
+        with pytest.raises(UserNotLearnedError):
+            users.find(name)
+        await users.learn(name)
+        assert source.asked == [name]
+
+
+async def test_answers_about_the_parts_of_a_name_are_good_together(source: Source, users: ExternalDirectory) -> None:
+    source.takes_s = MISSING_S - 1
+    await users.learn("alice+x@example.org")
+    assert source.asked == ["alice+x@example.org", "alice@example.org", "alice+x", "alice"]
+    assert users.find("alice+x@example.org") == "alice"
+
+
+async def test_several_who_ask_share_one_request(source: Source, users: ExternalDirectory) -> None:
+    source.takes_s = 1
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(users.learn, "alice")
+    assert source.asked == ["alice"]
+
+
+async def test_source_is_tried_at_the_start_and_again_while_it_is_down(
+    source: Source, users: ExternalDirectory, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    source.is_down = True
+    nursery.start_soon(users.run)
+    await trio.sleep(3 * TRY_AGAIN_S)
+    assert users.unreadable() == ["the source is down"]
+    source.is_down = False
+    await trio.sleep(TRY_AGAIN_S)
+    assert users.unreadable() == []
+    told = [record.getMessage() for record in caplog.records]
+    assert told == ["users are not known now: the source is down", "source answers again"]
+    nursery.cancel_scope.cancel()
+
+
+async def test_open_session_goes_on_while_the_source_is_down(
+    source: Source, users: ExternalDirectory, nursery: trio.Nursery
+) -> None:
+    nursery.start_soon(users.run)
+    login = await users.verify("alice", "secret")
+    assert login == Login("alice")
+    source.is_down = True
+    for _ in range(3):
+        await trio.sleep(FOUND_S)
+        assert users.holds(login)
+    with pytest.raises(UsersUnavailableError):
+        await users.verify("alice", "secret")
+    source.is_down = False
+    await trio.sleep(AFTER_PROBLEM_S)
+    assert await users.verify("alice", "secret")
+    nursery.cancel_scope.cancel()
+
+
+async def test_nonsense_about_one_user_is_logged_once(
+    source: Source, users: ExternalDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        await users.learn("bob")
+        with pytest.raises(UsersUnavailableError):
+            users.find("bob")
+        await trio.sleep(AFTER_PROBLEM_S)
+    assert source.asked == ["bob"] * 3
+    assert users.unreadable() == []
+    assert [record.getMessage() for record in caplog.records] == ["one user is not known now: bob makes no sense"]
+
+
+@pytest.mark.parametrize(("name", "password"), [("alice", "wrong"), ("nobody", "secret"), ("alice", "")])
+async def test_failure_takes_whole_seconds(source: Source, users: ExternalDirectory, name: str, password: str) -> None:
+    source.takes_s = 0.3
+    began = trio.current_time()
+    assert await users.verify(name, password) is None
+    assert trio.current_time() - began == pytest.approx(1)
