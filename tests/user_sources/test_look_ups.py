@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 
 from replicator.errors import UserNotLearnedError, UsersUnavailableError
-from replicator.users import EntryError, ExternalDirectory, Found, Login, SourceError, Verdict
+from replicator.users import EntryError, ExternalDirectory, Found, Login, SourceError, Verdict, add_user
+from replicator.users.attempts.throttle import FREE_FAILURES_PAIR
 from replicator.users.elsewhere.answers import AFTER_PROBLEM_S
 from replicator.users.elsewhere.look_ups import TRY_AGAIN_S
+from tests.one_node import run_inline
 
 FOUND_S, MISSING_S = 60.0, 10.0
 
@@ -53,11 +56,13 @@ def source() -> Source:
 
 
 @pytest.fixture
-def users(source: Source, autojump_clock: trio.testing.MockClock) -> ExternalDirectory:
+def users(source: Source) -> ExternalDirectory:
     return ExternalDirectory(source, found_s=FOUND_S, missing_s=MISSING_S)
 
 
-async def test_answers_are_good_for_a_bounded_time(source: Source, users: ExternalDirectory) -> None:
+async def test_answers_are_good_for_a_bounded_time(
+    source: Source, users: ExternalDirectory, autojump_clock: trio.testing.MockClock
+) -> None:
     for name, good_s in (("alice", FOUND_S), ("nobody", MISSING_S)):
         await users.learn(name)
         source.asked.clear()
@@ -71,14 +76,18 @@ async def test_answers_are_good_for_a_bounded_time(source: Source, users: Extern
         assert source.asked == [name]
 
 
-async def test_answers_about_the_parts_of_a_name_are_good_together(source: Source, users: ExternalDirectory) -> None:
+async def test_answers_about_the_parts_of_a_name_are_good_together(
+    source: Source, users: ExternalDirectory, autojump_clock: trio.testing.MockClock
+) -> None:
     source.takes_s = MISSING_S - 1
     await users.learn("alice+x@example.org")
     assert source.asked == ["alice+x@example.org", "alice@example.org", "alice+x", "alice"]
     assert users.find("alice+x@example.org") == "alice"
 
 
-async def test_several_who_ask_share_one_request(source: Source, users: ExternalDirectory) -> None:
+async def test_several_who_ask_share_one_request(
+    source: Source, users: ExternalDirectory, autojump_clock: trio.testing.MockClock
+) -> None:
     source.takes_s = 1
     async with trio.open_nursery() as nursery:
         for _ in range(10):
@@ -87,7 +96,11 @@ async def test_several_who_ask_share_one_request(source: Source, users: External
 
 
 async def test_source_is_tried_at_the_start_and_again_while_it_is_down(
-    source: Source, users: ExternalDirectory, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+    source: Source,
+    users: ExternalDirectory,
+    autojump_clock: trio.testing.MockClock,
+    nursery: trio.Nursery,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
     source.is_down = True
@@ -103,7 +116,7 @@ async def test_source_is_tried_at_the_start_and_again_while_it_is_down(
 
 
 async def test_open_session_goes_on_while_the_source_is_down(
-    source: Source, users: ExternalDirectory, nursery: trio.Nursery
+    source: Source, users: ExternalDirectory, autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     nursery.start_soon(users.run)
     login = await users.verify("alice", "secret")
@@ -121,7 +134,7 @@ async def test_open_session_goes_on_while_the_source_is_down(
 
 
 async def test_nonsense_about_one_user_is_logged_once(
-    source: Source, users: ExternalDirectory, caplog: pytest.LogCaptureFixture
+    source: Source, users: ExternalDirectory, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
         await users.learn("bob")
@@ -133,8 +146,29 @@ async def test_nonsense_about_one_user_is_logged_once(
     assert [record.getMessage() for record in caplog.records] == ["one user is not known now: bob makes no sense"]
 
 
+async def test_failures_count_for_the_master(
+    source: Source, autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    add_user(tmp_path / "masters", "admin", "mighty", scheme="PLAIN")
+    users = ExternalDirectory(
+        source,
+        found_s=FOUND_S,
+        missing_s=MISSING_S,
+        run_in_thread=run_inline,
+        masters=tmp_path / "masters",
+        separator="*",
+    )
+    for _ in range(FREE_FAILURES_PAIR + 1):
+        assert await users.verify("alice*admin", "wrong", address="192.0.2.1") is None
+    [penalty] = users.penalties()
+    assert penalty.user == "*admin"
+    assert users.forgive("*admin") == 1
+
+
 @pytest.mark.parametrize(("name", "password"), [("alice", "wrong"), ("nobody", "secret"), ("alice", "")])
-async def test_failure_takes_whole_seconds(source: Source, users: ExternalDirectory, name: str, password: str) -> None:
+async def test_failure_takes_whole_seconds(
+    source: Source, users: ExternalDirectory, autojump_clock: trio.testing.MockClock, name: str, password: str
+) -> None:
     source.takes_s = 0.3
     began = trio.current_time()
     assert await users.verify(name, password) is None

@@ -42,9 +42,9 @@ def users(server: Endpoint) -> ExternalDirectory:
 
 
 @pytest.fixture
-def recipients(users: ExternalDirectory, tmp_path: Path) -> Recipients:
+async def recipients(users: ExternalDirectory, tmp_path: Path) -> Recipients:
     file = tmp_path / "aliases"
-    file.write_text(ALIASES)
+    await trio.Path(file).write_text(ALIASES)
     return Recipients(users, file)
 
 
@@ -144,7 +144,7 @@ async def test_lmtp_waits_for_the_server_and_then_answers(server: Endpoint, lmtp
     addresses = ("info@example.org", "nobody@example.org", "anybody@example.net")
     assert await rcpt(lmtp, *addresses) == ["250 2.1.5", "550 5.1.1", "250 2.1.5"]
     server.says = 500, b""
-    assert await rcpt(lmtp, "carol@example.org", "alice@example.org") == ["451 4.3.0", "250 2.1.5"]
+    assert await rcpt(lmtp, "carol@example.org", "info@example.org") == ["451 4.3.0", "250 2.1.5"]
 
 
 async def test_socketmap_waits_for_the_server_and_then_answers(
