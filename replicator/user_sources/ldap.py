@@ -246,7 +246,7 @@ class LdapSource:
             connection = Connection(
                 server,
                 dn,
-                password,  # type: ignore[arg-type] - the stubs know of text alone
+                password,  # type: ignore[arg-type]  # the stubs know of text alone
                 authentication=authentication,
                 client_strategy=SYNC,
                 auto_referrals=False,

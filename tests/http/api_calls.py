@@ -128,7 +128,7 @@ GROUPS = (
         Shown("GET", "/api/v1/users/{user}", (
             Call("/api/v1/users/alice%40example.org", 200, "the user, and what the user's line says"),
             Call("/api/v1/users/eve", 404, _NO_USER),
-        ), told="`USER` may be any name or address of the user; a server that knows the users is asked."),
+        )),
         Shown("GET", "/api/v1/accounts", (Call("/api/v1/accounts", 200, "what the users' lines say"),)),
         Shown("PUT", "/api/v1/users/{user}/password", (
             Call("/api/v1/users/bob/password", 200, "it is in force", _json({"hash": HASH})),
@@ -139,7 +139,8 @@ GROUPS = (
             Call("/api/v1/users/eve/disabled", 404, _NO_USER, _json({"disabled": True})),
         ), "`disabled`: true keeps the user from logging in, false ends that"),
         Shown("POST", "/api/v1/users/{user}/try-login", (
-            Call("/api/v1/users/bob/try-login", 200, "`reasons`: why a client would not get in; none: it would",
+            Call("/api/v1/users/bob/try-login", 200, "`reasons`: why a client would not get in; none: it would."
+                 " `answer`: what a [server that knows the users](operations.md#users-of-an-ldap-server) said",
                  _json({"password": "secret"})),
             Call("/api/v1/users/bob/try-login", 400, "there is no password", _json({})),
         ), "`password`: neither kept nor logged; `address`: the client's IP address (any)",

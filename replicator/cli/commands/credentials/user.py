@@ -299,13 +299,17 @@ def _show(accounts: list[Account], *, as_json: bool) -> None:
     if as_json:
         echo_json([asdict(account) for account in accounts])
         return
-    made = table("Users", "user", "may log in", ">storage", ">messages", "cluster", "comes from")
+    made = table("Users", "user", "may log in", ">storage", ">messages", "cluster")
     for one in accounts:
         may = "no: disabled" if one.disabled else "yes" if one.has_password else "without password"
         storage = "none" if one.storage_limit_bytes is None else size(one.storage_limit_bytes)
         messages = "none" if one.messages_limit is None else str(one.messages_limit)
-        made.add_row(escape(one.user), may, storage, messages, escape(one.cluster or "-"), escape(one.origin))
+        made.add_row(escape(one.user), may, storage, messages, escape(one.cluster or "-"))
     echo(console(), made)
+    origins = {one.origin for one in accounts}
+    if len(origins) == 1:
+        who = f"{accounts[0].user} comes" if len(accounts) == 1 else "all come"
+        click.echo(f"{who} from {origins.pop()}")
 
 
 @user.command("show")
