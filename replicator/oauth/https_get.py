@@ -37,7 +37,11 @@ class HttpsError(Exception):
 
 async def https_get(url: str, context: ssl.SSLContext, *, body_bytes_max: int) -> bytes:
     """Return the body of the answer at an `https://` URL. Raises HttpsError."""
-    status, body = await _answered(url, context, _Request("GET"), body_bytes_max, DEADLINE_S)
+    try:
+        with trio.fail_after(DEADLINE_S):
+            status, body = await _answered(url, context, _Request("GET"), body_bytes_max)
+    except trio.TooSlowError:
+        raise HttpsError(f"there was no whole answer within {DEADLINE_S:g} s") from None
     if status != 200:
         raise HttpsError(f"the answer has the status {status}")
     return body
@@ -50,24 +54,20 @@ async def post_json(
     *,
     headers: Mapping[str, str],
     body_bytes_max: int,
-    deadline_s: float,
 ) -> tuple[int, bytes]:
     """Return the status and the body of the answer to a document of JSON. Raises HttpsError.
 
-    `context`: None for an `http://` URL.
+    `context`: None for an `http://` URL. The caller sets the deadline.
     """
     more = [("Content-Type", "application/json"), ("Content-Length", str(len(document))), *headers.items()]
-    return await _answered(url, context, _Request("POST", document, more), body_bytes_max, deadline_s)
+    return await _answered(url, context, _Request("POST", document, more), body_bytes_max)
 
 
 async def _answered(
-    url: str, context: ssl.SSLContext | None, request: _Request, body_bytes_max: int, deadline_s: float
+    url: str, context: ssl.SSLContext | None, request: _Request, body_bytes_max: int
 ) -> tuple[int, bytes]:
     try:
-        with trio.fail_after(deadline_s):
-            return await _exchanged(urlsplit(url), context, request, body_bytes_max)
-    except trio.TooSlowError:
-        raise HttpsError(f"there was no whole answer within {deadline_s:g} s") from None
+        return await _exchanged(urlsplit(url), context, request, body_bytes_max)
     except h11.RemoteProtocolError as error:
         raise HttpsError(f"the answer is no whole answer of HTTP: {error}") from error
     except trio.BrokenResourceError as error:

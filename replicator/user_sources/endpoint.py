@@ -92,7 +92,6 @@ class EndpointSource:
                         json.dumps(question).encode("utf-8", "replace"),
                         headers=self._headers(),
                         body_bytes_max=ANSWER_BYTES_MAX,
-                        deadline_s=config.timeout_s,
                     )
         except HttpsError as error:
             raise EndpointError(f"{self.name}: {error}") from error

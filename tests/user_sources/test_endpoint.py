@@ -144,7 +144,8 @@ async def test_endpoint_that_hangs_is_given_up(begins: bytes) -> None:
         await trio.sleep_forever()
 
     async with answering(hang) as users:
-        await users.learn("alice@example.org")
+        with trio.fail_after(10):
+            await users.learn("alice@example.org")
         with pytest.raises(UsersUnavailableError):
             users.find("alice@example.org")
         assert "answer within 0.3 s" in users.unreadable()[0]
