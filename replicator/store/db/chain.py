@@ -207,16 +207,14 @@ def _can_be(chain: Chain) -> bool:
     """Return True if all numbers are in a chain's possible range; otherwise nothing must be numbered from them."""
     counted = (chain.highestmodseq, chain.messages, chain.unseen, chain.size_bytes)
     of_uids = (chain.uidvalidity, chain.uidnext, chain.risen)
-    if not all(_is_within(number, 0, _NUMBER_MAX) for number in counted):
+    if set(map(type, (*counted, *of_uids))) != {int}:  # SQLite columns may hold any type
         return False
-    if not all(_is_within(number, 0, UID_MAX) for number in of_uids):
+    if min(counted) < 0 or max(counted) > _NUMBER_MAX or min(of_uids) < 0 or max(of_uids) > UID_MAX:
         return False
-    return chain.head is None or ("." in str(chain.head.origin) and _is_within(chain.head.seq, 1, _NUMBER_MAX))
-
-
-def _is_within(value: object, low: int, high: int) -> bool:
-    """Return True if the value is an integer within the bounds; SQLite columns may hold any type."""
-    return isinstance(value, int) and low <= value <= high
+    if chain.head is None:
+        return True
+    origin, seq = chain.head
+    return "." in str(origin) and isinstance(seq, int) and 1 <= seq <= _NUMBER_MAX
 
 
 def save(connection: sqlite3.Connection, chain: Chain) -> None:
