@@ -310,6 +310,8 @@ RECONCILIATION_FIND_TIMEOUT_S = 5.0
 
 OVERDUE_S = 30.0
 """For which an entry may wait with all nodes linked; joins take less, and a longer one is not interrupted."""
+OVERDUE_AMONG_OTHERS_S = 600.0
+"""The same, while others are joined: after a long separation, thousands of mailboxes wait for their turn."""
 OVERDUE_LOOK_EVERY_S = 5.0
 """Between looks for overdue entries."""
 OVERDUE_PAUSE_MIN_S = OVERDUE_S / 2

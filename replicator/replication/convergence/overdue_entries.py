@@ -4,6 +4,9 @@ A waiting entry's predecessor is in the log of a linked node, or a merge has to 
 node has a wrong belief about what it sent or received, about what peers have, or about a branch. So it discards these
 beliefs: it rereads the waiting entries from disk, asks all peers for their logs again, resends what they lack, and
 compares the mailbox with each of them, at growing intervals, until nothing waits.
+
+Where thousands of mailboxes have forked, each waits for its turn. So as long as other entries cease to wait, nothing is
+wrong with those that still do, unless that takes very long.
 """
 
 from __future__ import annotations
@@ -97,6 +100,7 @@ class OverdueEntries:
         self._is_whole = is_whole
         self._are_all_here = are_all_here
         self._since: dict[Dot, float] = {}  # when an entry was first seen waiting with all nodes linked
+        self._went_on = -math.inf  # when an entry was last seen to wait no longer
         self._cases: dict[bytes, Case] = {}
         self.doubts = 0  # how often beliefs were discarded
 
@@ -160,10 +164,13 @@ class OverdueEntries:
             for case in self._cases.values():
                 case.begin_again()
             return {}
+        if any(dot not in waiting for dot in self._since):
+            self._went_on = now
         self._since = {dot: self._since.get(dot, now) for dot in waiting}
+        longest_s = timing.OVERDUE_S if now - self._went_on >= timing.OVERDUE_S else timing.OVERDUE_AMONG_OTHERS_S
         found: dict[bytes, list[Dot]] = {}
         for dot, since in self._since.items():
-            if now - since >= timing.OVERDUE_S:
+            if now - since >= longest_s:
                 found.setdefault(waiting[dot], []).append(dot)
         return found
 

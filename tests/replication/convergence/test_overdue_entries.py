@@ -13,7 +13,7 @@ from protocol.commands import LinkAdvert, Settled
 from protocol.values import Dot, UidSet
 from replicator.replication import timing
 from replicator.replication.convergence import fork_merge
-from replicator.replication.convergence.fork_merge import _Apart
+from replicator.replication.convergence.fork_merge import ForkMerger, _Apart
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
 from replicator.store.db.queries import MailboxKey
@@ -215,6 +215,40 @@ async def test_overdue_entries_are_reported_and_their_state_adopted(
         await trio.sleep(10)
         assert "no entries of folder 'INBOX' of alice are overdue any more" in caplog.text
         assert not (await nodes["dc2"].report.node_status()).overdue
+
+
+@pytest.mark.parametrize("longest_s", [timing.OVERDUE_AMONG_OTHERS_S, 2 * timing.OVERDUE_S])
+async def test_entries_that_wait_for_their_turn_are_not_overdue_for_long(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, longest_s: float
+) -> None:
+    """Mailboxes that have forked are joined one after the other, in three times as long as an entry may wait else."""
+    users = [f"user{number}" for number in range(9)]
+    turn, a_join_s = trio.Lock(), timing.OVERDUE_S / 3
+    join = ForkMerger.join_branches
+
+    async def join_slowly(self: ForkMerger, key: MailboxKey) -> None:
+        async with turn:
+            await trio.sleep(a_join_s)
+            await join(self, key)
+
+    monkeypatch.setattr(timing, "OVERDUE_AMONG_OTHERS_S", longest_s)
+    monkeypatch.setattr(ForkMerger, "join_branches", join_slowly)
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        for user in users:
+            await nodes["dc1"].save("first", user=user)
+        await nodes.converged()
+        nodes.isolate("dc2")
+        await nodes.linked(["dc1"], ["dc2"])
+        for user in users:
+            for node in nodes.all():
+                await node.save(f"at {node.sid}", user=user)
+        nodes.rejoin("dc2")
+        await nodes.linked()
+        began = trio.current_time()
+        await nodes.converged()
+        assert trio.current_time() - began > 2 * timing.OVERDUE_S
+        doubts = sum(node.coordinator.overdue_entries.doubts for node in nodes.all())
+        assert (doubts > 0) is (longest_s == 2 * timing.OVERDUE_S)
 
 
 async def test_no_entry_becomes_overdue_while_a_node_is_away(tmp_path: Path, autojump_clock: MockClock) -> None:
