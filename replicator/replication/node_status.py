@@ -223,13 +223,17 @@ class StatusReporter:
         return None
 
     async def run(self) -> None:
-        """Count what this node shows, so that no status has to wait for it, until cancelled."""
-        if self._store.tally is not None:
-            await trio.sleep(timing.NODE_STATUS_COUNT_ANEW_S)
+        """Count what this node shows, if that is not known and now and then anew, until cancelled.
+
+        So no status has to wait for it; and a count that fails is repeated by whoever asks, who hears why not.
+        """
+        count_at = trio.current_time() + timing.NODE_STATUS_COUNT_FIRST_S
         while True:
-            with suppress(MailError):  # whoever asks for the status counts the rest, or hears why not
-                await self._store.count(at_leisure=True)
-            await trio.sleep(timing.NODE_STATUS_COUNT_ANEW_S)
+            if self._store.tally is None or trio.current_time() >= count_at:
+                with suppress(MailError):
+                    await self._store.count(at_leisure=True)
+                count_at = trio.current_time() + timing.NODE_STATUS_COUNT_ANEW_S
+            await trio.sleep(timing.NODE_STATUS_LOOK_EVERY_S)
 
     async def _shown(self) -> Tally:
         """Return the sum of what this node shows, also while the writer hangs. Raises DatabaseFailedError."""

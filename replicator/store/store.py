@@ -50,6 +50,7 @@ TAIL_ENTRY_OVERHEAD = 2048  # measured: the objects of an entry that adds a mess
 SLICE_ENTRIES, SLICE_BYTES = 256, 4 << 20  # of one read of the log from disk
 LOOK_EVERY_S = 0.5  # interval of checks whether a state taken over from a peer has brought an awaited entry's effect
 RESTS = 9  # times as long as a slice of a count takes, before the next one, if nobody waits for it
+REST_MAX_S = 1.0
 CLOSE_TIMEOUT_S = 10.0  # for work submitted before the store closes
 
 Listener = Callable[[Commit], None]
@@ -279,7 +280,7 @@ class Store:
         began = trio.current_time()
         while not await self.count_slice():
             if at_leisure:
-                await trio.sleep(RESTS * (trio.current_time() - began))
+                await trio.sleep(min(RESTS * (trio.current_time() - began), REST_MAX_S))
             began = trio.current_time()
 
     async def count_slice(self) -> bool:
@@ -360,7 +361,7 @@ class Store:
         self._counts += commit.has_counted
         if commit.was_miscounted:
             self.miscounts += 1
-            log.warning("the digest of everything was wrong, and is counted anew: rows have changed unnoticed")
+            log.warning("the digest of everything was wrong, and has been put right: rows have changed unnoticed")
         self.folder_views.note(commit)
         self.context.update(commit.context)
         self.collected.update(commit.collected)

@@ -285,11 +285,12 @@ class LogTruncation:
         needed = {one.made_ms for one in rounds}
         await self._archive.delete_manifests(needed)
         after: bytes | None = b""
-        while after is not None:
-            heads, after = await self._store.read(partial(catalog.superfluous, after=after))
-            if heads:
-                await self._archive.delete_checkpoints(heads)
-                await self._store.write(partial(catalog.forget_heads, heads=heads))
+        async with self._store.reader() as reader:  # it looks through all checkpoints
+            while after is not None:
+                heads, after = await reader.read(partial(catalog.superfluous, after=after))
+                if heads:
+                    await self._archive.delete_checkpoints(heads)
+                    await self._store.write(partial(catalog.forget_heads, heads=heads))
         if self._litter:
             await self._archive.delete_all_but(self._heads_of)
         self._litter = False

@@ -73,7 +73,10 @@ class Chain:
         return Usage(self.messages, self.size_bytes)
 
     def digest(self) -> bytes:
-        """Return 16 bytes that are equal at two nodes if and only if both show the same state of one history."""
+        """Return 16 bytes that are equal at two nodes if and only if both show the same state of one history.
+
+        Table `tally` has the sum of all: whoever changes what is digested has it counted anew by an upgrade.
+        """
         values = (
             self.uidvalidity == 0, self.uidnext, self.highestmodseq, self.head, sorted(self.context.items()),
             self.messages, rows.to_bytes(self.fingerprint), self.risen, self.history,

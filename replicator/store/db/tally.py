@@ -80,8 +80,10 @@ def count_all(connection: sqlite3.Connection) -> Tally:
 
 def load(connection: sqlite3.Connection) -> Tally | None:
     """Return the sum that the last transaction has left; None: it is to be counted."""
-    row = connection.execute("SELECT digest, mailboxes FROM tally").fetchone()
-    return None if row is None else Tally(int.from_bytes(row[0]), row[1])
+    digest, mailboxes = connection.execute("SELECT digest, mailboxes FROM tally").fetchone() or (None, None)
+    if not (isinstance(digest, bytes) and len(digest) == rows.FINGERPRINT_BYTES and isinstance(mailboxes, int)):
+        return None
+    return Tally(int.from_bytes(digest), mailboxes)
 
 
 def save(connection: sqlite3.Connection, tally: Tally | None) -> None:

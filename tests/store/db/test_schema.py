@@ -102,8 +102,7 @@ async def test_messages_from_before_there_were_save_dates_stay_without_one(
         before = await store.read(lambda reader: queries.chain_or_empty(reader, INBOX))
     connection = sqlite3.connect(path)
     connection.executescript(
-        "ALTER TABLE by_uid DROP COLUMN saved_ms; DROP INDEX folder_deleted; DROP TABLE tally;"
-        "PRAGMA user_version = 13;"
+        "ALTER TABLE by_uid DROP COLUMN saved_ms; DROP INDEX folder_deleted; DROP TABLE tally;PRAGMA user_version = 13;"
     )
     connection.close()
     async with open_store(tmp_path, "dc1.b") as store:
