@@ -79,7 +79,7 @@ class _Check:
         await self._compare_tally()
 
     async def _compare_tally(self) -> None:
-        """Compare the digest of everything with all mailboxes, unless damage to these is left; it is right afterwards."""
+        """Compare the digest of everything with all mailboxes, unless damage to these is left; then it is right."""
         if self._status.damage.get("chain") and self._status.unrepaired:
             return
         store = self._work.store
