@@ -210,14 +210,12 @@ def _can_be(chain: Chain) -> bool:
     """Return True if all numbers are in a chain's possible range; otherwise nothing must be numbered from them."""
     counted = (chain.highestmodseq, chain.messages, chain.unseen, chain.size_bytes)
     of_uids = (chain.uidvalidity, chain.uidnext, chain.risen)
-    if set(map(type, (*counted, *of_uids))) != {int}:  # SQLite columns may hold any type
+    of_head = () if chain.head is None else (chain.head.seq,)
+    if set(map(type, (*counted, *of_uids, *of_head))) != {int}:  # SQLite columns may hold any type
         return False
     if min(counted) < 0 or max(counted) > _NUMBER_MAX or min(of_uids) < 0 or max(of_uids) > UID_MAX:
         return False
-    if chain.head is None:
-        return True
-    origin, seq = chain.head
-    return "." in str(origin) and isinstance(seq, int) and 1 <= seq <= _NUMBER_MAX
+    return chain.head is None or ("." in str(chain.head.origin) and 1 <= chain.head.seq <= _NUMBER_MAX)
 
 
 def save(connection: sqlite3.Connection, chain: Chain) -> None:

@@ -79,7 +79,8 @@ class MemoryCheckpoints:
         self.clean()
 
     def clean(self) -> None:
-        heads, after = list[NamedHead](), b""
+        heads = list[NamedHead]()
+        after: bytes | None = b""
         while after is not None:
             some, after = catalog.superfluous(self.node.connection, after)
             heads += some
