@@ -31,6 +31,11 @@ class Dot(NamedTuple):
         """SID of the node that numbered the entry."""
         return sid_of(self.origin)
 
+    @property
+    def name(self) -> str:
+        """The entry's name in logs: `ORIGIN:SEQ`."""
+        return f"{self.origin}:{self.seq}"
+
 
 def context_dots(context: Context) -> tuple[Dot, ...]:
     """Return a context as it travels, in the order of its origins."""

@@ -114,6 +114,7 @@ async def _make_template(path: Path, crowd: Crowd) -> None:
     async with Store.open(path, environment.new_origin(WRITER), environment) as store:
         await store.write(lambda tx: schema.claim(tx.connection, WRITER, CLUSTER))
         await store.write(lambda tx: schema.begin(tx.connection))
+        await store.count()  # of nothing yet; each commit carries it on
         await _fill(store, environment, crowd)
         await _note_checkpoints(store, environment)
 

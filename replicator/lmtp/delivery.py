@@ -131,7 +131,10 @@ class Delivery:
                 told = {"code": reply.code, "reason": reply.text}
                 log.info("refused %s", LogFields({**heard, "to": user, **told, **common}))
             else:
-                log.info("delivered %s", LogFields({**heard, "to": user, "uid": outcome.uid, **common}))
+                log.info(
+                    "delivered %s",
+                    LogFields({**heard, "to": user, "uid": outcome.uid, **common, "entry": outcome.entry}),
+                )
 
 
 async def _save(services: LmtpServices, user: str, new: NewMessage) -> Outcome:

@@ -173,12 +173,13 @@ class SavedMessage:
     """UIDVALIDITY and UID of a stored message (RFC 4315 APPENDUID).
 
     If not `shown`, this node does not show the message yet and may show another one under that UID: the client must not
-    be told the UID.
+    be told the UID. `entry`: the name of the entry that has brought it, by which the logs of all nodes call it.
     """
 
     uidvalidity: int
     uid: int
     shown: bool = True
+    entry: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from itertools import groupby
 import trio
 
 from protocol.commands import Saved
-from protocol.values import UID_MAX, UidSet
+from protocol.values import UID_MAX, Dot, UidSet
 from replicator.errors import (
     ContentUnavailableError,
     FolderExistsError,
@@ -297,8 +297,8 @@ class ClusterMailStore:
             return None
         folder = self._folders.get(user, INBOX)  # in memory since the commit, unless it has been replaced
         if folder is None or folder.mailbox_id != inbox.mailbox_id:
-            return SavedMessage(0, reply.uids[0], shown=False)
-        return SavedMessage(folder.uidvalidity, reply.uids[0])
+            return SavedMessage(0, reply.uids[0], shown=False, entry=_entry(reply.dots))
+        return SavedMessage(folder.uidvalidity, reply.uids[0], entry=_entry(reply.dots))
 
     def _note_refused(self, user: str) -> None:
         if len(self._refused) >= REFUSED_MAX:
@@ -320,7 +320,11 @@ class ClusterMailStore:
                 for to, added in saved:
                     await self._uid_retry.take_back(MailboxKey.of(to), added)
                 raise
-        return [SavedMessage(to.uidvalidity, uid, added.shown) for to, added in saved for uid in added.uids]
+        return [
+            SavedMessage(to.uidvalidity, uid, added.shown, _entry(added.dots))
+            for to, added in saved
+            for uid in added.uids
+        ]
 
     async def _save(self, folder: Folder, mails: Sequence[NewMail]) -> tuple[Folder, Added]:
         """Save messages by one entry. Return the folder that has got them."""
@@ -424,6 +428,11 @@ def _room_of(messages: Sequence[NewMessage]) -> Usage:
 
 def _size_bytes(message: NewMessage) -> int:
     return len(message.body) if isinstance(message.body, bytes) else message.body.size_bytes
+
+
+def _entry(dots: Sequence[Dot]) -> str | None:
+    """Return the name of the entry that has brought new mail; if a repeated save rests on others, too, it is first."""
+    return dots[0].name if dots else None
 
 
 def _parts(messages: Iterable[NewMessage]) -> Iterator[list[NewMessage]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from functools import partial
 
 import trio
 
@@ -45,6 +46,7 @@ from replicator.replication.links.handshake import REBUILDING, Certify
 from replicator.replication.links.link import PeerLink
 from replicator.replication.links.object_entries import RemoteEntries
 from replicator.replication.links.rival_runs import HOW_TO_PART
+from replicator.replication.log import entry_lines
 from replicator.replication.log.disk_shortage import DiskShortage
 from replicator.replication.log.feeds import Feeds
 from replicator.replication.log.sender import check_claims
@@ -92,6 +94,7 @@ class Coordinator:
         self.config = config
         self.store = store
         self.sid = config.node.id
+        store.listeners.append(partial(entry_lines.tell, own=store.origin))
         self._metrics = metrics = metrics or ReplicationMetrics()
         self.connections = Connections(
             config,

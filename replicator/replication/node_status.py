@@ -223,20 +223,27 @@ class StatusReporter:
         return None
 
     async def run(self) -> None:
-        """Count what this node shows, so that no status has to wait for it, until cancelled."""
+        """Count what this node shows, if that is not known and now and then anew, until cancelled.
+
+        So no status has to wait for it; and a count that fails is repeated by whoever asks, who hears why not.
+        """
+        count_at = trio.current_time() + timing.NODE_STATUS_COUNT_FIRST_S
         while True:
-            with suppress(MailError):  # whoever asks for the status counts the rest, or hears why not
-                await self._store.tally(at_leisure=True)
-            await trio.sleep(timing.NODE_STATUS_COUNT_ANEW_S)
-            with suppress(MailError):
-                await self._store.write(lambda tx: tx.count_anew())
+            if self._store.tally is None or trio.current_time() >= count_at:
+                with suppress(MailError):
+                    await self._store.count(at_leisure=True)
+                count_at = trio.current_time() + timing.NODE_STATUS_COUNT_ANEW_S
+            await trio.sleep(timing.NODE_STATUS_LOOK_EVERY_S)
 
     async def _shown(self) -> Tally:
         """Return the sum of what this node shows, also while the writer hangs. Raises DatabaseFailedError."""
-        with trio.move_on_after(timing.NODE_STATUS_COUNT_S):
-            return await self._store.tally()
-        async with self._store.reader() as reader:
-            return await reader.read(count_all)
+        while (tally := self._store.tally) is None:
+            with trio.move_on_after(timing.NODE_STATUS_COUNT_S) as waiting:
+                await self._store.count_slice()
+            if waiting.cancelled_caught:
+                async with self._store.reader() as reader:
+                    return await reader.read(count_all)
+        return tally
 
     def _mailbox(self, record: FolderRecord, chain: Chain) -> MailboxStatus:
         # A mailbox's own digest leaves out the folder's UIDVALIDITY.

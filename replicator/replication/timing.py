@@ -310,6 +310,8 @@ RECONCILIATION_FIND_TIMEOUT_S = 5.0
 
 OVERDUE_S = 30.0
 """For which an entry may wait with all nodes linked; joins take less, and a longer one is not interrupted."""
+OVERDUE_AMONG_OTHERS_S = 600.0
+"""The same, while others are joined: after a long separation, thousands of mailboxes wait for their turn."""
 OVERDUE_LOOK_EVERY_S = 5.0
 """Between looks for overdue entries."""
 OVERDUE_PAUSE_MIN_S = OVERDUE_S / 2
@@ -420,9 +422,13 @@ NODE_STATUS_RETRY_EVERY_S = 1.0
 NODE_STATUS_WRITE_TIMEOUT_S = 5.0
 """For a trial write: a working disk is faster, however busy, and health checks wait for it."""
 NODE_STATUS_COUNT_S = 5.0
-"""For the writer to count what the node shows; then a status counts for itself, beside the writer."""
-NODE_STATUS_COUNT_ANEW_S = 3600.0
-"""Between two counts of what the node shows, lest damage that came after the last one stays hidden."""
+"""For the writer to count 200 mailboxes, if nobody has counted all; then a status counts for itself, beside it."""
+NODE_STATUS_COUNT_FIRST_S = 3600.0
+"""From the start to the first count of what the node shows, if it knows the sum from before."""
+NODE_STATUS_COUNT_ANEW_S = 86_400.0
+"""From one count to the next, lest damage that came after the last one stays hidden."""
+NODE_STATUS_LOOK_EVERY_S = 60.0
+"""Between looks whether the sum is unknown, as after a repair."""
 NODE_STATUS_DISKS_S = 1.0
 """For file systems to tell their free space; then a status has none."""
 

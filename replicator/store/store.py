@@ -25,6 +25,7 @@ from replicator.store.attachments.files import Files
 from replicator.store.attachments.store import Attachments
 from replicator.store.db import chain as chains
 from replicator.store.db import queries, schema
+from replicator.store.db import tally as tallies
 from replicator.store.db.chain import Usage
 from replicator.store.db.damage import Damage, DatabaseDamagedError
 from replicator.store.db.memory.folder_views import FolderViews
@@ -33,7 +34,7 @@ from replicator.store.db.memory.view_cache import Views
 from replicator.store.db.memory.waiting_entries import WaitingEntries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.readers import Readers
-from replicator.store.db.tally import NO_TALLY, Tally
+from replicator.store.db.tally import Tally
 from replicator.store.db.transaction import Commit, Logged, Transaction
 from replicator.store.db.writer import Writer
 from replicator.store.log import pending_resync
@@ -48,6 +49,8 @@ TAIL_BYTES = 16 << 20  # of recent entries in memory, from which links that keep
 TAIL_ENTRY_OVERHEAD = 2048  # measured: the objects of an entry that adds a message, 1.9 KB
 SLICE_ENTRIES, SLICE_BYTES = 256, 4 << 20  # of one read of the log from disk
 LOOK_EVERY_S = 0.5  # interval of checks whether a state taken over from a peer has brought an awaited entry's effect
+RESTS = 9  # times as long as a slice of a count takes, before the next one, if nobody waits for it
+REST_MAX_S = 1.0
 CLOSE_TIMEOUT_S = 10.0  # for work submitted before the store closes
 
 Listener = Callable[[Commit], None]
@@ -149,7 +152,9 @@ class Store:
         self.views = Views(lambda key: self.read(partial(queries.view, key=key)))
         self.folder_views = FolderViews(self.read)
         self._usages = UsageCache(self.write)
-        self._tally = NO_TALLY
+        self.tally: Tally | None = tallies.load(self._connection)
+        """The sum of what this node shows, as of the last commit; None: it is not counted yet."""
+        self._counts, self.miscounts = 0, 0  # counts that have ended; those that found another sum than was known
         self._uncounted: DatabaseDamagedError | None = None  # why the last commit could count no more
         self.listeners: list[Listener] = []
         self._awaited: dict[Dot, set[trio.Event]] = {}
@@ -267,19 +272,24 @@ class Store:
         """Return what all mailboxes of the user hold, as this node shows them. Raises DatabaseFailedError."""
         return await self._usages.get(user)
 
-    async def tally(self, *, at_leisure: bool = False) -> Tally:
-        """Return the sum of what this node shows, once it is counted. Raises what `write` raises, DatabaseDamagedError.
+    async def count(self, *, at_leisure: bool = False) -> None:
+        """Count what this node shows, for `tally`. Raises what `count_slice` raises.
 
-        `at_leisure`: rest after each slice of the count for as long as it took, while nobody waits for the sum.
+        `at_leisure`: rest after each slice for many times as long as it took, while nobody waits for the sum.
         """
-        while not self._tally.is_whole:
-            began = trio.current_time()
-            await self.write(lambda tx: tx.extend_tally())
-            if self._uncounted is not None:
-                raise self.damage.note(self._uncounted)
+        began = trio.current_time()
+        while not await self.count_slice():
             if at_leisure:
-                await trio.sleep(trio.current_time() - began)
-        return self._tally
+                await trio.sleep(min(RESTS * (trio.current_time() - began), REST_MAX_S))
+            began = trio.current_time()
+
+    async def count_slice(self) -> bool:
+        """Count the next slice. Return True if this ends a count. Raises what `write` raises, DatabaseDamagedError."""
+        counts = self._counts
+        await self.write(lambda tx: tx.extend_count())
+        if self._uncounted is not None:
+            raise self.damage.note(self._uncounted)
+        return self._counts > counts
 
     def has_waiting(self, chain_id: bytes) -> bool:
         """Return True if entries of the mailbox or tree wait for missing predecessors, or stand on another branch."""
@@ -347,7 +357,11 @@ class Store:
             await self.views.apply(change)
         # Nothing waits from here on. Whoever hears that an entry has been applied finds it shown.
         self._usages.apply(commit)
-        self._tally, self._uncounted = commit.tally, commit.uncounted
+        self.tally, self._uncounted = commit.tally, commit.uncounted
+        self._counts += commit.has_counted
+        if commit.was_miscounted:
+            self.miscounts += 1
+            log.warning("the digest of everything was wrong, and has been put right: rows have changed unnoticed")
         self.folder_views.note(commit)
         self.context.update(commit.context)
         self.collected.update(commit.collected)

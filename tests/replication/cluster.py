@@ -296,6 +296,8 @@ class Cluster:
             with scope:
                 async with Store.open(path, environment.new_origin(sid), environment) as store:
                     is_new = await self._is_new(sid, store)
+                    if not store.damage.found:
+                        await store.count()
                     archive, registry = archive_of(config, environment), CollectorRegistry()
                     coordinator = Coordinator(
                         config,

@@ -154,7 +154,7 @@ async def _count(store: Store, metrics: NodeMetrics) -> None:
     """
     while True:
         with suppress(MailError):
-            await store.tally(at_leisure=True)
+            await store.count(at_leisure=True)
         await metrics.refresh()
         await trio.sleep(COUNT_EVERY_S)
 

@@ -16,8 +16,9 @@ from replicator.mail.view import MailboxView, Message
 from replicator.runtime.environment import Environment
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries
+from replicator.store.db import tally as tallies
 from replicator.store.db.queries import MailboxKey
-from replicator.store.db.tally import NO_TALLY, NOTHING, shown
+from replicator.store.db.tally import NOTHING, Tally, shown
 from replicator.store.db.transaction import Transaction
 from replicator.store.log import sequencer
 from replicator.store.log.sequencer import CopySource, Flagged, Placed
@@ -55,12 +56,15 @@ def check_usages(store: Store) -> int:
 
 
 def check_tally(store: Store) -> None:
-    """Check the sum over what the store shows, as far as it is counted, against all rows."""
-    known = store._tally
-    counted = [chain for chain in queries.chains_of(connection_of(store), None) if known.has(chain.id)]
-    assert known.mailboxes == sum(chain.uidvalidity > 0 for chain in counted), f"{store.origin}: mailboxes"
-    sums = NO_TALLY.changed((NOTHING, shown(chain)) for chain in counted)
-    assert known.digest == sums.digest, f"{store.origin}: the digest of all mailboxes"
+    """Check the sum over what the store shows, and the count under way, against all rows."""
+    chains = queries.chains_of(connection_of(store), None)
+    adds = {chain.id: (NOTHING, shown(chain)) for chain in chains}
+    if store.tally is not None:
+        assert store.tally == Tally().changed(adds.values()), f"{store.origin}: the digest of everything"
+        assert store.tally == tallies.load(connection_of(store)), f"{store.origin}: the digest on disk"
+    count = store._writer._memory.count
+    counted = Tally().changed(change for chain_id, change in adds.items() if count.has(chain_id))
+    assert count.tally == counted, f"{store.origin}: the count so far"
 
 
 def guid(number: int) -> bytes:

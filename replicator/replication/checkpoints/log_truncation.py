@@ -186,8 +186,11 @@ class LogTruncation:
     async def _recognise(self) -> None:
         """Forget all saved checkpoints unless the newest manifest in the store is the one that this database knows."""
         rounds = await self._store.read(catalog.rounds)
-        newest = await self._archive.newest(self._archive.home.sid)
         known = [one for one in rounds if one.made_ms is not None]
+        if known and known[-1].made_ms == await self._archive.newest_ms():  # no need to read it, which may take long
+            self._is_known = True
+            return
+        newest = await self._archive.newest(self._archive.home.sid)
         unsure = next((one for one in rounds if one.made_ms is None), None)
         context = context_of(newest.context) if newest else None
         if (newest.made_ms if newest else None) == (known[-1].made_ms if known else None):
@@ -282,11 +285,12 @@ class LogTruncation:
         needed = {one.made_ms for one in rounds}
         await self._archive.delete_manifests(needed)
         after: bytes | None = b""
-        while after is not None:
-            heads, after = await self._store.read(partial(catalog.superfluous, after=after))
-            if heads:
-                await self._archive.delete_checkpoints(heads)
-                await self._store.write(partial(catalog.forget_heads, heads=heads))
+        async with self._store.reader() as reader:  # it looks through all checkpoints
+            while after is not None:
+                heads, after = await reader.read(partial(catalog.superfluous, after=after))
+                if heads:
+                    await self._archive.delete_checkpoints(heads)
+                    await self._store.write(partial(catalog.forget_heads, heads=heads))
         if self._litter:
             await self._archive.delete_all_but(self._heads_of)
         self._litter = False

@@ -4,6 +4,7 @@ A node that takes over a state shows it before it has the entries. If the node t
 its disk, no log has them any more, and logs that are equal tell of no difference. An election follows each such loss.
 So after each one, every node compares digests with its neighbours, which takes some hundred bytes where nothing
 differs, and takes over what a neighbour shows without having it in its log, or reports a fork to the mailbox's master.
+It lets masters join the branches that logs have brought first, as long as they get on with that.
 """
 
 from __future__ import annotations
@@ -53,13 +54,15 @@ class AntiEntropy:
         term: int | None = None
         look_at, pause_s = 0.0, timing.ANTI_ENTROPY_QUIET_S
         done: set[str] = set()  # origins of the neighbours that were compared in this term
+        waiting = 0
         while True:
             await trio.sleep(timing.ANTI_ENTROPY_LOOK_EVERY_S)
+            waited, waiting = waiting, len(self._store.waiting)
             if self._mastership.masters.term != term:
                 term, pause_s = self._mastership.masters.term, timing.ANTI_ENTROPY_QUIET_S
                 look_at = trio.current_time() + pause_s
                 done.clear()
-            if trio.current_time() < look_at:
+            if trio.current_time() < look_at or 0 < waiting < waited:
                 continue
             for link in self._links():
                 if link.hello.origin not in done and await self.compare(link.sid):

@@ -4,6 +4,9 @@ A waiting entry's predecessor is in the log of a linked node, or a merge has to 
 node has a wrong belief about what it sent or received, about what peers have, or about a branch. So it discards these
 beliefs: it rereads the waiting entries from disk, asks all peers for their logs again, resends what they lack, and
 compares the mailbox with each of them, at growing intervals, until nothing waits.
+
+Where thousands of mailboxes have forked, each waits for its turn. So as long as others that have waited for long cease
+to wait, nothing is wrong with those that still do, unless that takes very long.
 """
 
 from __future__ import annotations
@@ -97,6 +100,7 @@ class OverdueEntries:
         self._is_whole = is_whole
         self._are_all_here = are_all_here
         self._since: dict[Dot, float] = {}  # when an entry was first seen waiting with all nodes linked
+        self._went_on = -math.inf  # when one that had waited for long was last seen to wait no longer
         self._cases: dict[bytes, Case] = {}
         self.doubts = 0  # how often beliefs were discarded
 
@@ -160,10 +164,16 @@ class OverdueEntries:
             for case in self._cases.values():
                 case.begin_again()
             return {}
+        told = {dot for case in self._cases.values() for dot in case.dots}
+        went = (since for dot, since in self._since.items() if dot not in waiting and dot not in told)
+        if any(now - since >= timing.OVERDUE_S / 2 for since in went):
+            self._went_on = now
         self._since = {dot: self._since.get(dot, now) for dot in waiting}
+        goes_on = now - self._went_on < timing.OVERDUE_S
         found: dict[bytes, list[Dot]] = {}
         for dot, since in self._since.items():
-            if now - since >= timing.OVERDUE_S:
+            may_be_in_turn = goes_on and waiting[dot] not in self._cases
+            if now - since >= (timing.OVERDUE_AMONG_OTHERS_S if may_be_in_turn else timing.OVERDUE_S):
                 found.setdefault(waiting[dot], []).append(dot)
         return found
 

@@ -31,7 +31,7 @@ from replicator.replication.links.handshake import (
     LinkRefusedError,
     RefusedByPeerError,
 )
-from replicator.replication.links.link import LinkDownError, LinkHandler, PeerLink
+from replicator.replication.links.link import LinkDownError, LinkHandler, Observer, PeerLink
 from replicator.replication.links.object_entries import warn_of_another
 from replicator.replication.links.rival_runs import PeerState, RivalRuns
 from replicator.runtime.environment import Environment
@@ -92,6 +92,7 @@ class Connections:
         self._gives_way = trio.Event()
         self._why = ""
         self._is_stopping = False
+        self._observer: Observer | None = None
         self._strangers = Places(
             PlaceLimits(
                 Limit(config.limits.peer_strangers, "peer_strangers"),
@@ -111,6 +112,12 @@ class Connections:
         """Return the link to a neighbour, if it is up."""
         state = self.peers.get(sid) if sid is not None else None
         return state.link if state else None
+
+    def observe(self, observer: Observer | None) -> None:
+        """Tell `observer` of every command on every link from now on; None: nobody."""
+        self._observer = observer
+        for link in self.links:
+            link.observer = observer
 
     async def run(self) -> None:
         """Dial the peers with a higher SID, and ask the others if this node is refused, until cancelled.
@@ -301,6 +308,7 @@ class Connections:
             self._drop(state, state.link)
         state.link, state.error, state.since_ms = link, None, self._environment.clock_ms()
         state.has_stopped = False
+        link.observer = self._observer
         state.established += 1
         if state.lost is not None and state.lost[0] == link.hello.origin:
             state.lost = None
@@ -326,6 +334,9 @@ class Connections:
             state.link, state.since_ms = None, self._environment.clock_ms()
             state.has_stopped = STOPPING in link.hello.capabilities
             self._rivals.note_loss(state, link.hello.origin)
+            if link.observer is not None:
+                link.observer.ended(link)
+                link.observer = None
             self._owner.link_down(link)
 
     def _note_end(self, sid: str | None, errors: BaseExceptionGroup[BaseException]) -> None:

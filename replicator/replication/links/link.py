@@ -130,6 +130,22 @@ class LinkHandler(Protocol):
         ...
 
 
+class Observer(Protocol):
+    """A watcher of links. It is told in order, returns at once and raises nothing. Sizes are before compression."""
+
+    def sent(self, link: PeerLink, item: Request | Response, size_bytes: int) -> None:
+        """Take note of what this node sends."""
+        ...
+
+    def received(self, link: PeerLink, item: Request | Response, size_bytes: int) -> None:
+        """Take note of what came, before the link acts on it."""
+        ...
+
+    def ended(self, link: PeerLink) -> None:
+        """Take note of the end of a link."""
+        ...
+
+
 class PeerLink:
     """A link that is up. `hello` is the peer's HELLO."""
 
@@ -165,6 +181,7 @@ class PeerLink:
         # When the last answered PING was sent, and when the last late reply to one came.
         self._pinged_at = self._slow_at = -math.inf
         self.closed = False
+        self.observer: Observer | None = None
         self.scope = trio.CancelScope()
 
     @property
@@ -182,7 +199,7 @@ class PeerLink:
 
     def post(self, command: Command, tag: str | None = None) -> None:
         """Queue a command to be sent. Do nothing if the link is down."""
-        self._append(self._encoder.request(tag, command))
+        self._append(self._encoded(Request(tag, command)))
 
     def number(self, key: MailboxKey, name: str = "") -> int:
         """Return the mailbox's number in this direction; a new one is announced to the peer by MBOX.
@@ -203,6 +220,10 @@ class PeerLink:
     def is_numbered(self, key: MailboxKey) -> bool:
         """Return True if the mailbox has a number in this direction."""
         return key in self._numbers
+
+    def numbers(self, *, sent: bool) -> dict[int, MailboxKey]:
+        """Return the mailboxes by the numbers that this node, or the peer, has given them; for observers."""
+        return {number: key for key, number in self._numbers.items()} if sent else dict(self._keys)
 
     async def room(self, *, for_long: bool = False) -> None:
         """Return when the output queue has room, one caller after the other. Raises LinkDownError.
@@ -298,7 +319,10 @@ class PeerLink:
     async def _parsed(self, event: Frame | ContinuationNeeded) -> Item:
         if isinstance(event, ContinuationNeeded):
             return event
-        return await self.run_in_thread(partial(parse, event)) if is_large(event) else parse(event)
+        item = await self.run_in_thread(partial(parse, event)) if is_large(event) else parse(event)
+        if self.observer is not None:
+            self.observer.received(self, item, len(event.text) + sum(map(len, event.literals)) + len(b"\r\n"))
+        return item
 
     async def _take(self, item: Item, handler: LinkHandler, nursery: trio.Nursery) -> None:
         if isinstance(item, Request):
@@ -351,13 +375,20 @@ class PeerLink:
 
     def _reply(self, tag: str, reply: Reply) -> None:
         try:
-            data = self._encoder.response(tag, reply)
+            data = self._encoded(Response(tag, reply))
         except ValueError as error:  # damaged rows have values that the protocol cannot express
             log.warning("cannot answer a request of %s: %s; run `replicator check --repair`", self.sid, error)
-            data = self._encoder.response(
-                tag, Refused(RefusalCode.UNAVAILABLE, "the data for the answer is damaged at this node")
+            data = self._encoded(
+                Response(tag, Refused(RefusalCode.UNAVAILABLE, "the data for the answer is damaged at this node"))
             )
         self._append(data)
+
+    def _encoded(self, item: Request | Response) -> bytes:
+        before = self._encoder.plain_bytes
+        data = self._encoder.batch([item])
+        if self.observer is not None and not self.closed:
+            self.observer.sent(self, item, self._encoder.plain_bytes - before)
+        return data
 
     # ---- the connection
 

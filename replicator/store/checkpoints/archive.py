@@ -85,6 +85,10 @@ class Archive:
                 log.warning("skipping a manifest: %s", error)
         return None
 
+    async def newest_ms(self) -> int | None:
+        """Return when this node's newest manifest was made, by its name; None if there is none."""
+        return max(filter(None, map(manifest.made_ms, await self.manifests(self.home.sid))), default=None)
+
     async def heads(self, listed: Manifest) -> AsyncGenerator[NamedHead, None]:
         """Yield the heads that a manifest lists, by mailbox id.
 

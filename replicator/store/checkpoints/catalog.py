@@ -178,12 +178,12 @@ def count_heads(connection: sqlite3.Connection, number: int) -> int:
 def superfluous(connection: sqlite3.Connection, after: bytes) -> tuple[list[NamedHead], bytes | None]:
     """Return checkpoints of a slice of the chains that no current manifest lists, and the last id; None: none left.
 
-    The newest checkpoint of each chain is kept for the next round.
+    The newest checkpoint of each chain is kept for the next round, so chains that have one alone are passed over.
     """
     numbers = [number for (number,) in connection.execute("SELECT round FROM manifest")]
     query = (
-        f"SELECT {_COLUMNS}, round FROM checkpoint WHERE chain IN (SELECT DISTINCT chain FROM checkpoint"
-        " WHERE chain > ? ORDER BY chain LIMIT ?) ORDER BY chain, modseq DESC"
+        f"SELECT {_COLUMNS}, round FROM checkpoint WHERE chain IN (SELECT chain FROM checkpoint WHERE chain > ?"
+        " GROUP BY chain HAVING COUNT(*) > 1 ORDER BY chain LIMIT ?) ORDER BY chain, modseq DESC"
     )
     found: list[NamedHead] = []
     last = None

@@ -73,7 +73,10 @@ class Chain:
         return Usage(self.messages, self.size_bytes)
 
     def digest(self) -> bytes:
-        """Return 16 bytes that are equal at two nodes if and only if both show the same state of one history."""
+        """Return 16 bytes that are equal at two nodes if and only if both show the same state of one history.
+
+        Table `tally` has the sum of all: whoever changes what is digested has it counted anew by an upgrade.
+        """
         values = (
             self.uidvalidity == 0, self.uidnext, self.highestmodseq, self.head, sorted(self.context.items()),
             self.messages, rows.to_bytes(self.fingerprint), self.risen, self.history,
@@ -207,16 +210,12 @@ def _can_be(chain: Chain) -> bool:
     """Return True if all numbers are in a chain's possible range; otherwise nothing must be numbered from them."""
     counted = (chain.highestmodseq, chain.messages, chain.unseen, chain.size_bytes)
     of_uids = (chain.uidvalidity, chain.uidnext, chain.risen)
-    if not all(_is_within(number, 0, _NUMBER_MAX) for number in counted):
+    of_head = () if chain.head is None else (chain.head.seq,)
+    if set(map(type, (*counted, *of_uids, *of_head))) != {int}:  # SQLite columns may hold any type
         return False
-    if not all(_is_within(number, 0, UID_MAX) for number in of_uids):
+    if min(counted) < 0 or max(counted) > _NUMBER_MAX or min(of_uids) < 0 or max(of_uids) > UID_MAX:
         return False
-    return chain.head is None or ("." in str(chain.head.origin) and _is_within(chain.head.seq, 1, _NUMBER_MAX))
-
-
-def _is_within(value: object, low: int, high: int) -> bool:
-    """Return True if the value is an integer within the bounds; SQLite columns may hold any type."""
-    return isinstance(value, int) and low <= value <= high
+    return chain.head is None or ("." in str(chain.head.origin) and 1 <= chain.head.seq <= _NUMBER_MAX)
 
 
 def save(connection: sqlite3.Connection, chain: Chain) -> None:

@@ -30,6 +30,7 @@ _LARGE = {
     "outline": ("id", "version, id"),
     "expunged": ("mailbox, guid", "mailbox, received_ms, guid", "expunged_ms, size_bytes"),
     "doomed": ("hash",),
+    "tally": ("id",),  # small, and counted anew if it makes no sense
 }
 
 # Conditions that no sound row meets, for tables that cannot be repaired.

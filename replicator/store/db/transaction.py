@@ -19,9 +19,10 @@ from replicator.mail.view import ViewChange
 from replicator.store.bodies.body_rows import StoredBody, write_body
 from replicator.store.bodies.deletion_candidates import spare_bodies_of
 from replicator.store.db import chain as chains
+from replicator.store.db import tally as tallies
 from replicator.store.db.chain import Chain, Usage
 from replicator.store.db.damage import DatabaseDamagedError, WrongCountError
-from replicator.store.db.tally import NO_TALLY, NOTHING, Shown, Tally, shown
+from replicator.store.db.tally import NO_COUNT, NOTHING, Count, Shown, Tally, shown
 from resync.clock import HybridClock, is_believed
 from resync.conflicts import Conflicts
 from resync.entry import Change, Entry
@@ -77,8 +78,11 @@ class Commit:
     growth: dict[str, Usage] = field(default_factory=dict)  # what users' mailboxes hold more, or less, than before
     recounted: set[str] = field(default_factory=set)  # users of mailboxes whose counters were wrong
     mended: set[str] = field(default_factory=set)  # users with rows that have been repaired
-    tally: Tally = NO_TALLY  # after the transaction
-    uncounted: DatabaseDamagedError | None = None  # why no more of it could be counted
+    tally: Tally | None = None  # after the transaction; None: not counted yet
+    count: Count = NO_COUNT  # after the transaction
+    has_counted: bool = False  # a count has ended
+    was_miscounted: bool = False  # the tally before was another
+    uncounted: DatabaseDamagedError | None = None  # why no more could be counted
     merged: list[Conflicts] = field(default_factory=list)  # what the merges that were made here had to decide
     jobs: int = 0  # that share the transaction
     took_s: float = 0.0  # seconds of COMMIT: its fsync and, now and then, a checkpoint of the write-ahead log
@@ -97,9 +101,10 @@ class Origin:
 class Memory:
     """The writer's cache of rows between transactions."""
 
-    def __init__(self, connection: sqlite3.Connection, tally: Tally = NO_TALLY) -> None:
+    def __init__(self, connection: sqlite3.Connection, count: Count = NO_COUNT) -> None:
         self.chains: dict[bytes, Chain] = {}
-        self.tally = tally  # as of the last commit
+        self.tally = tallies.load(connection)  # as of the last commit, like the next
+        self.count = count
         rows = connection.execute("SELECT name, seq, offset_bytes, collected, lost FROM origin")
         self.origins = {name: Origin(*numbers) for name, *numbers in rows}
         self.tree: tuple[bytes, Dot, TreeState] | None = None  # after the last entry of another node
@@ -129,7 +134,8 @@ class Transaction:
         self._held_before: dict[bytes, Usage] = {}  # what the changed mailboxes held before
         self._shown_before: dict[bytes, Shown] = {}  # what the changed chains added to the tally
         self._tally = memory.tally
-        self._tally_grows = False
+        self._count = memory.count
+        self._count_grows = False
         self._users_to_count: set[str] = set()
         self._read_waiting: Callable[[sqlite3.Connection], dict[Dot, bytes]] | None = None
 
@@ -148,7 +154,7 @@ class Transaction:
             return self.begin_chain(chain_id, user, uidvalidity)
         self._changed_chains[chain_id] = chain
         self._held_before.setdefault(chain_id, chain.usage)
-        if chain_id not in self._shown_before and self._tally.has(chain_id):
+        if chain_id not in self._shown_before and self._is_counted(chain_id):
             self._shown_before[chain_id] = chain.tallied or shown(chain)
         return chain
 
@@ -292,13 +298,13 @@ class Transaction:
         """Set `Commit.usage` of this user when this transaction ends."""
         self._users_to_count.add(user)
 
-    def extend_tally(self) -> None:
-        """Count more of what this node shows when this transaction ends."""
-        self._tally_grows = True
+    def extend_count(self) -> None:
+        """Count the next slice of what this node shows when this transaction ends."""
+        self._count_grows = True
 
     def count_anew(self) -> None:
-        """Begin the tally anew: what rows have added to it is not known, because they were damaged or may be."""
-        self._tally = NO_TALLY
+        """Forget the tally: what rows have added to it is not known, because they were damaged."""
+        self._tally, self._count = None, NO_COUNT
         for chain in self.memory.chains.values():
             chain.tallied = None
 
@@ -331,20 +337,32 @@ class Transaction:
                 growth[chain.user] = growth.get(chain.user, Usage()).plus(more)
         self.commit.usage = {user: chains.usage(self.connection, user) for user in self._users_to_count}
 
+    def _is_counted(self, chain_id: bytes) -> bool:
+        """Return True if the tally, or the count under way, has what the mailbox or tree adds to it."""
+        return self._tally is not None or self._count.has(chain_id)
+
     def _note_tally(self) -> None:
-        changes = list[tuple[Shown, Shown]]()
+        changes = dict[bytes, tuple[Shown, Shown]]()
         for chain_id, before in self._shown_before.items():
             chain = self._changed_chains[chain_id]
-            chain.tallied = shown(chain) if self._tally.has(chain_id) else None
+            chain.tallied = shown(chain) if self._is_counted(chain_id) else None
             if chain.tallied is not None:
-                changes.append((before, chain.tallied))
-        known = self._tally.changed(changes)
-        self.commit.tally = known
-        if self._tally_grows and not known.is_whole:
+                changes[chain_id] = (before, chain.tallied)
+        commit, count = self.commit, self._count
+        tally = None if self._tally is None else self._tally.changed(changes.values())
+        counted = (change for chain_id, change in changes.items() if count.has(chain_id))
+        count = count._replace(tally=count.tally.changed(counted))
+        if self._count_grows:
             try:
-                self.commit.tally = known.extended(self.connection)
+                count = count.extended(self.connection)
             except DatabaseDamagedError as error:  # of a row that no job of this transaction has asked for
-                self.commit.uncounted = error
+                commit.uncounted = error
+        if count.is_whole:
+            commit.has_counted, commit.was_miscounted = True, tally not in {None, count.tally}
+            tally, count = count.tally, NO_COUNT
+        commit.tally, commit.count = tally, count
+        if tally != self.memory.tally:
+            tallies.save(self.connection, tally)
 
     def _note_unproven(self) -> None:
         """Record heads taken over from other nodes as unproven: the log does not lead to them; a checkpoint will."""

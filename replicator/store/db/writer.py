@@ -24,7 +24,7 @@ from replicator.runtime.environment import ThreadRunner
 from replicator.runtime.signals import Signal, acquire
 from replicator.store.db import schema
 from replicator.store.db.damage import Damage, DatabaseDamagedError
-from replicator.store.db.tally import NO_TALLY
+from replicator.store.db.tally import NO_COUNT
 from replicator.store.db.transaction import Commit, Memory, Transaction
 from resync.clock import COUNTER_BITS, FOLLOWED_MAX_MS, HybridClock
 
@@ -163,7 +163,7 @@ class Writer:
             began = self._stopwatch_s()
             self._connection.execute("COMMIT")
             commit.jobs, commit.took_s = len(jobs), self._stopwatch_s() - began
-            self._memory.tally = commit.tally
+            self._memory.tally, self._memory.count = commit.tally, commit.count
         except Exception as error:  # noqa: BLE001 - the edge where a failed transaction becomes its callers' errors
             self._undo()
             for job in jobs:
@@ -172,11 +172,11 @@ class Writer:
         return commit
 
     def _undo(self) -> None:
-        tally = NO_TALLY  # of a COMMIT that failed, nobody knows whether it was made
+        count = NO_COUNT  # of a COMMIT that failed, nobody knows whether it was made
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
-            tally = self._memory.tally
-        self._memory = Memory(self._connection, tally)
+            count = self._memory.count
+        self._memory = Memory(self._connection, count)
 
     def _translated(self, error: Exception) -> Exception:
         if schema.is_full(error):

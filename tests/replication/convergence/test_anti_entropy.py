@@ -9,11 +9,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from replicator.replication import timing
+from replicator.replication.convergence.anti_entropy import AntiEntropy
+from replicator.replication.convergence.fork_merge import ForkMerger
 from replicator.replication.convergence.reconciliation import Outcome
 from replicator.replication.log.sender import Sender
 from replicator.store.db.queries import MailboxKey
 from resync.entry import tree_id
-from tests.replication.cluster import USER, Cluster, Node, cluster
+from tests.replication.cluster import USER, Cluster, Node, cluster, until
 
 TREE = MailboxKey(USER, tree_id(USER), 0)
 
@@ -91,3 +94,39 @@ async def test_what_a_node_counts_as_received_and_never_got_is_found(tmp_path: P
         await nodes.converged()
         for node in nodes.all():
             assert await node.bodies(user="carol") == {1: "missed"}
+
+
+async def test_nodes_compare_after_masters_have_joined_what_logs_have_brought(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = [f"user{number}" for number in range(16)]
+    join, compare = ForkMerger.join_branches, AntiEntropy.compare
+    turn, waiting = trio.Lock(), list[int]()
+
+    async def join_in_turn(self: ForkMerger, key: MailboxKey) -> None:
+        async with turn:
+            await trio.sleep(timing.ANTI_ENTROPY_LOOK_EVERY_S / 2)
+            await join(self, key)
+
+    async def note(self: AntiEntropy, sid: str) -> bool:
+        waiting.append(len(self._store.waiting))
+        return await compare(self, sid)
+
+    monkeypatch.setattr(ForkMerger, "join_branches", join_in_turn)
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        for user in users:
+            await nodes["dc1"].save("first", user=user)
+        await nodes.converged()
+        nodes.isolate("dc2")
+        await nodes.linked(["dc1"], ["dc2"])
+        for user in users:
+            for node in nodes.all():
+                await node.save(f"at {node.sid}", user=user)
+        monkeypatch.setattr(AntiEntropy, "compare", note)
+        nodes.rejoin("dc2")
+        await nodes.linked()
+        healed = trio.current_time()
+        await nodes.converged()
+        assert trio.current_time() - healed > timing.ANTI_ENTROPY_QUIET_S + timing.ANTI_ENTROPY_LOOK_EVERY_S
+        await until(lambda: len(waiting) >= 2)
+    assert not any(waiting)

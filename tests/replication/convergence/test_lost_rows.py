@@ -192,9 +192,9 @@ async def test_sum_of_what_is_shown_is_right_after_a_row_was_lost_at_run_time(
     async with cluster(tmp_path, autojump_clock) as nodes:
         await fill_and_truncate(nodes)
         node = nodes["dc1"]
-        await node.store.tally()
+        await node.store.count()
         await node.store.write(lose)
         await resync_at(node, ResyncOptions(USER))
         await nodes.converged()
-        await node.store.tally()
+        await node.store.count()
         check_tally(node.store)

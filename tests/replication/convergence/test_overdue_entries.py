@@ -13,7 +13,7 @@ from protocol.commands import LinkAdvert, Settled
 from protocol.values import Dot, UidSet
 from replicator.replication import timing
 from replicator.replication.convergence import fork_merge
-from replicator.replication.convergence.fork_merge import _Apart
+from replicator.replication.convergence.fork_merge import ForkMerger, _Apart
 from replicator.store.db import queries
 from replicator.store.db.chain import Chain
 from replicator.store.db.queries import MailboxKey
@@ -215,6 +215,95 @@ async def test_overdue_entries_are_reported_and_their_state_adopted(
         await trio.sleep(10)
         assert "no entries of folder 'INBOX' of alice are overdue any more" in caplog.text
         assert not (await nodes["dc2"].report.node_status()).overdue
+
+
+@pytest.mark.parametrize("longest_s", [timing.OVERDUE_AMONG_OTHERS_S, 2 * timing.OVERDUE_S])
+async def test_entries_that_wait_for_their_turn_are_not_overdue_for_long(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, longest_s: float
+) -> None:
+    """Mailboxes that have forked are joined one after the other, in three times as long as an entry may wait else."""
+    users = [f"user{number}" for number in range(9)]
+    turn, a_join_s = trio.Lock(), timing.OVERDUE_S / 3
+    join = ForkMerger.join_branches
+
+    async def join_slowly(self: ForkMerger, key: MailboxKey) -> None:
+        async with turn:
+            await trio.sleep(a_join_s)
+            await join(self, key)
+
+    monkeypatch.setattr(timing, "OVERDUE_AMONG_OTHERS_S", longest_s)
+    monkeypatch.setattr(ForkMerger, "join_branches", join_slowly)
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        for user in users:
+            await nodes["dc1"].save("first", user=user)
+        await nodes.converged()
+        nodes.isolate("dc2")
+        await nodes.linked(["dc1"], ["dc2"])
+        for user in users:
+            for node in nodes.all():
+                await node.save(f"at {node.sid}", user=user)
+        nodes.rejoin("dc2")
+        await nodes.linked()
+        began = trio.current_time()
+        await nodes.converged()
+        assert trio.current_time() - began > 2 * timing.OVERDUE_S
+        doubts = sum(node.coordinator.overdue_entries.doubts for node in nodes.all())
+        assert (doubts > 0) is (longest_s == 2 * timing.OVERDUE_S)
+
+
+async def test_entry_that_nobody_joins_is_overdue_soon_after_the_last_of_the_others(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = [f"user{number}" for number in range(6)]
+    join, join_shown, is_stuck = ForkMerger.join_branches, ForkMerger.join_shown, True
+
+    async def join_most(self: ForkMerger, key: MailboxKey) -> None:
+        if key.user != users[0]:
+            await trio.sleep(timing.OVERDUE_S)
+            await join(self, key)
+        elif not is_stuck:
+            await join(self, key)
+
+    async def join_most_shown(self: ForkMerger, key: MailboxKey, sid: str) -> bool | None:
+        return None if is_stuck and key.user == users[0] else await join_shown(self, key, sid)
+
+    monkeypatch.setattr(ForkMerger, "join_branches", join_most)
+    monkeypatch.setattr(ForkMerger, "join_shown", join_most_shown)
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        for user in users:
+            await nodes["dc1"].save("first", user=user)
+        await nodes.converged()
+        nodes.isolate("dc2")
+        await nodes.linked(["dc1"], ["dc2"])
+        for user in users:
+            for node in nodes.all():
+                await node.save(f"at {node.sid}", user=user)
+        nodes.rejoin("dc2")
+        await nodes.linked()
+        await until(lambda: all(node.store.waiting.chains == 1 for node in nodes.all()))
+        assert not any(node.coordinator.overdue_entries.doubts for node in nodes.all())
+        await trio.sleep(timing.OVERDUE_S + 3 * timing.OVERDUE_LOOK_EVERY_S)
+        assert any(node.coordinator.overdue_entries.doubts for node in nodes.all())
+        is_stuck = False
+        await nodes.converged()
+
+
+async def test_entries_that_can_never_be_applied_are_abandoned_together(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    users = [f"user{number}" for number in range(1, 11)]
+    async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
+        for user in users:
+            await nodes["dc1"].save("first", user=user)
+        await nodes.converged()
+        node, flagged = nodes["dc1"], (FlagAdd(UidSet.of([1]), ("\\Seen",)),)
+        for number, user in enumerate(users, 1):
+            key = MailboxKey.of(await node.view(user=user))
+            before = Dot("dc8.lost", number)
+            waits = Entry(Dot("dc9.lost", number), (before,), node.store.last_time + 1, 9, *key, flagged)
+            await node.store.write(partial(receive, entry=waits, bodies=[]))
+        await trio.sleep(timing.OVERDUE_S + timing.OVERDUE_ABANDON_S + 3 * timing.OVERDUE_PAUSE_MIN_S)
+        assert not await node.waiting()
 
 
 async def test_no_entry_becomes_overdue_while_a_node_is_away(tmp_path: Path, autojump_clock: MockClock) -> None:

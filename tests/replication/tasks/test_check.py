@@ -238,6 +238,22 @@ async def test_damage_done_while_a_node_is_stopped_is_repaired(tmp_path: Path, a
         await nodes.converged()
 
 
+async def test_wrong_digest_of_everything_is_found_and_counted_anew(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        await fill(nodes)
+        node = nodes["dc2"]
+        await node.store.count()
+        await nodes.stop("dc2")
+        node.damage("UPDATE tally SET digest = zeroblob(16), mailboxes = mailboxes + 1")
+        await nodes.start("dc2")
+        await nodes.linked()
+        wrong, right = [(await node.report.node_status()).digest for node in (nodes["dc2"], nodes["dc1"])]
+        assert wrong != right
+        assert (await check_at(nodes["dc2"])).damage == {"tally": 1}
+        assert (await nodes["dc2"].report.node_status()).digest == right
+        assert (await check_at(nodes["dc2"])).damage == {}
+
+
 async def test_database_failure_ends_only_the_check(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         await nodes["dc1"].save("text")

@@ -79,7 +79,11 @@ class MemoryCheckpoints:
         self.clean()
 
     def clean(self) -> None:
-        heads, _ = catalog.superfluous(self.node.connection, b"")
+        heads = list[NamedHead]()
+        after: bytes | None = b""
+        while after is not None:
+            some, after = catalog.superfluous(self.node.connection, after)
+            heads += some
         for head in heads:
             del self.objects[head]
         self.node.write(partial(catalog.forget_heads, heads=heads))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from replicator.store.db import chain as chains
 from replicator.store.db.chain import Chain
 from replicator.store.db.queries.mailbox_key import MailboxKey
+
+ASKED_AT_ONCE = 500  # ids or users in one query; SQLite takes 32,766 values
 
 
 def empty_chain(key: MailboxKey) -> Chain:
@@ -41,8 +44,10 @@ def mailbox_keys(
     """Yield the keys of these mailboxes, if they are here, and of those of these users."""
     select = "SELECT user, id, uidvalidity FROM chain WHERE uidvalidity > 0 AND"
     for column, values in (("id", mailbox_ids), ("user", users)):
-        for value in values:
-            yield from map(MailboxKey._make, connection.execute(f"{select} {column} = ?", (value,)))
+        left: Iterator[bytes | str] = iter(values)
+        while some := tuple(islice(left, ASKED_AT_ONCE)):
+            marks = ",".join("?" * len(some))
+            yield from map(MailboxKey._make, connection.execute(f"{select} {column} IN ({marks})", some))
 
 
 def all_mailbox_keys(connection: sqlite3.Connection) -> Iterator[MailboxKey]:
