@@ -17,7 +17,7 @@ from replicator.config import Address, Config, PeerAddress, WhenFull
 from replicator.errors import DataError, DiskFullError, UnavailableError
 from replicator.http.access import Access
 from replicator.http.server import HttpServer
-from replicator.http.services import HttpServices, MailServers
+from replicator.http.services import HttpServices, MailServers, NodeEnding
 from replicator.imap.header_cache import HeaderCache
 from replicator.imap.matching.message_reader import Parsing
 from replicator.imap.rendering.outline import MESSAGE_IDS, OUTLINER
@@ -42,6 +42,7 @@ from replicator.node_parts import (
     provider_keys_of,
     registry_of_process,
     tokens_of,
+    tracer_of,
     user_table_of,
     users_of,
     warn_of_files,
@@ -78,6 +79,7 @@ from replicator.store.db import schema
 from replicator.store.db.transaction import Transaction
 from replicator.store.repair.database_swap import check_none
 from replicator.store.store import Store
+from replicator.tracing.tracer import Tracer
 from replicator.user_table import ClusterUsers
 from replicator.users import Directory, Recipients
 from replicator.workers.core.door_process import CoreServices
@@ -94,6 +96,7 @@ async def run_node(
     new_cluster: bool = False,
     reloads: AsyncIterator[object] | None = None,
     stopping: trio.Event | None = None,
+    ending: NodeEnding | None = None,
     manager: ServiceManager | None = None,
     reread: Callable[[], Config] | None = None,
 ) -> None:
@@ -101,7 +104,7 @@ async def run_node(
 
     With `new_cluster`, a node with a new database begins a new cluster and waits for no other node. At each item of
     `reloads`, the node reads its certificates again, and its configuration by `reread`. `manager` hears of that, and
-    that the node is alive.
+    that the node is alive. `ending` is begun by operators who ask over HTTP.
 
     Raises ConfigError if a certificate cannot be used or the database is another node's, DataError if the data
     directory cannot be used, and OSError if an address cannot be listened on.
@@ -177,6 +180,7 @@ async def run_node(
             report=report,
             tasks=tasks,
             stories=Stories(store, coordinator, environment, MESSAGE_IDS),
+            tracer=tracer_of(store, coordinator.connections, environment),
             registry=registry,
             shown=doors.metrics,
             refusals=refusals,
@@ -184,6 +188,7 @@ async def run_node(
             user_table=user_table,
             processes=doors,
             drain=drain,
+            ending=ending,
         )
         async with own_socket(config.node.own_socket) as own, trio.open_nursery() as nursery:
             listeners = [(await listen(address) if address else own, handler) for address, handler in handlers]
@@ -260,6 +265,7 @@ def _doors(
     report: StatusReporter,
     tasks: TaskRunner,
     stories: Stories,
+    tracer: Tracer,
     registry: CollectorRegistry,
     shown: CollectorRegistry,
     refusals: RefusalMetrics,
@@ -267,6 +273,7 @@ def _doors(
     user_table: ClusterUsers | None,
     processes: Doors,
     drain: Drain,
+    ending: NodeEnding | None,
 ) -> Iterator[tuple[PeerAddress | None, Handler]]:
     """Yield each address to listen on with its connection handler. None: the node's own socket.
 
@@ -310,11 +317,14 @@ def _doors(
         checkpoints=coordinator.log_truncation,
         tasks=tasks,
         stories=stories,
+        message_ids=MESSAGE_IDS,
         sessions=NodeSessions(sessions, processes.sessions),
         drain=drain,
+        ending=ending,
         peers=frozenset(peer.id for peer in config.peers),
         users=users,
         oversight=users,
+        tracer=tracer,
         registry=shown,
         metrics=http_metrics,
         run_in_thread=environment.run_in_thread,

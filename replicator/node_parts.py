@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
@@ -19,6 +20,7 @@ from replicator.network.rehearsal import certificate_faults
 from replicator.oauth import ProviderKeys, key_source
 from replicator.reloading import Configuration
 from replicator.replication.cluster_mail_store import ClusterMailStore
+from replicator.replication.links.connections import Connections
 from replicator.replication.writes.quotas import Quotas
 from replicator.runtime.environment import Environment
 from replicator.runtime.files.file_modes import PRIVATE_DIRECTORY, exposed_directory, exposed_file, umask_for
@@ -30,7 +32,10 @@ from replicator.store.attachments.disk import DiskFiles
 from replicator.store.attachments.files import Files
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.checkpoints.checkpoint import Home
+from replicator.store.db import queries
 from replicator.store.store import Store
+from replicator.tracing.folder_names import FolderNames
+from replicator.tracing.tracer import Tracer
 from replicator.user_sources import users_of_server
 from replicator.user_table import ClusterUsers
 from replicator.users import Directory, QuotaLimits, Recipients, UserDirectory
@@ -119,6 +124,16 @@ def provider_keys_of(
 def keys_in_file(keys: ProviderKeys | None, config: Config) -> ProviderKeys | None:
     """Return the keys if they come from a file. Those at a URL do not keep certificates from being reloaded."""
     return keys if config.oauth is not None and isinstance(config.oauth.jwks, Path) else None
+
+
+def tracer_of(store: Store, connections: Connections, environment: Environment) -> Tracer:
+    """Return what tells operators of the commands on the node's links."""
+
+    async def names(user: str) -> Mapping[bytes, str]:
+        found = await store.read(partial(queries.ordered_folders, user=user))
+        return {folder.mailbox_id: folder.name for folder in found}
+
+    return Tracer(connections, FolderNames(names), environment.clock_ms, environment.run_in_thread)
 
 
 def attachments_of(config: Config) -> Files | None:

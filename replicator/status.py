@@ -73,6 +73,40 @@ class FolderList:
     keep_expunged_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class ChosenMail:
+    """Mail of a folder that is chosen to be expunged, as `node` shows it, as far as it was looked at.
+
+    `uids`: as a set, such as `1:3,7`; what it names is there. `unchecked`: so many more might have the Message-ID, but
+    no body of theirs can be read. `after`: where to go on looking; None: all has been looked at.
+    """
+
+    node: str
+    user: str
+    mailbox: str
+    uidvalidity: int
+    uids: str
+    messages: int
+    size_bytes: int
+    oldest_ms: int | None  # when it was received; None: there is none
+    newest_ms: int | None
+    unchecked: int
+    after: int | None
+    keep_expunged_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExpungeResult:
+    """Mail that was expunged. `missing`: UIDs that named none any more, or a merge has joined more to what they named.
+
+    `until_ms`: when the node may forget what was expunged.
+    """
+
+    messages: int
+    missing: int
+    until_ms: int
+
+
 @dataclass(slots=True)
 class PurgeResult:
     """The counts of what was removed of a former user's mail. `more`: ask again, there is more."""

@@ -27,6 +27,7 @@ from replicator.mail.mailstore import (
     read_all,
 )
 from replicator.mail.view import MailboxView, Message
+from replicator.node_parts import tracer_of
 from replicator.replication.bodies.upkeep.search_texts import SearchTexts
 from replicator.replication.cluster_mail_store import ClusterMailStore
 from replicator.replication.coordinator import Coordinator
@@ -37,6 +38,7 @@ from replicator.replication.writes.quotas import Quotas
 from replicator.replication.writes.seen_changes import SeenChanges
 from replicator.runtime.environment import Environment
 from replicator.store.store import Store
+from replicator.tracing.tracer import Tracer
 from replicator.users.names import candidates
 
 T = TypeVar("T")
@@ -191,6 +193,9 @@ class HookedMail(ClusterMailStore):
 
     def stories(self) -> Stories:
         return Stories(self._store, self._coordinator, self._environment, MESSAGE_IDS)
+
+    def tracer(self) -> Tracer:
+        return tracer_of(self._store, self._coordinator.connections, self._environment)
 
     async def bodies(self, user: str, name: str = "INBOX") -> list[bytes]:
         view = await self.open_mailbox(await self.folder(user, name))

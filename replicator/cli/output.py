@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 
 import click
@@ -45,6 +46,12 @@ def echo(out: Console, *parts: RenderableType) -> None:
         for part in parts:
             out.print(part)
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()), color=True)
+
+
+def begin_screen() -> None:
+    """Clear the terminal and print the time: what follows takes the place of what was shown before."""
+    click.clear()
+    click.echo(f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S}")
 
 
 def own_name() -> str:

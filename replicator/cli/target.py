@@ -69,6 +69,10 @@ class ConfigurationError(click.ClickException):
     exit_code = USAGE_EXIT_CODE
 
 
+class NoSocketError(ConfigurationError):
+    """A node without an HTTP listener whose own socket is not there, for instance because it does not run yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeUrl:
     """Address of a node's HTTP door, and the node's id if its configuration is known.
@@ -107,7 +111,7 @@ def config_argument(file: Path, *, serving: bool = False) -> Config:
 def url_of_config(file: Path) -> NodeUrl:
     """Return where the node of this configuration can be reached: at its own socket, if it is there and we may.
 
-    Raises ConfigurationError, click.UsageError.
+    Raises ConfigurationError, NoSocketError, click.UsageError.
     """
     config = config_argument(file)
     http, own = config.listen.http, config.node.own_socket
@@ -120,7 +124,7 @@ def url_of_config(file: Path) -> NodeUrl:
         return NodeUrl(http.host, http.port, config.node.id, token=_token(http.host, tls=tls), tls=tls)
     if not os.access(own, os.R_OK | os.W_OK):
         none = "[listen] has no http" if http is None else "[listen] http has port 0, which stands for any free port"
-        raise ConfigurationError(
+        raise NoSocketError(
             f"{file}: the node cannot be reached: there is no socket at {own} that you may open, and {none}; start"
             " the node, or run this as its user"
         )

@@ -20,9 +20,10 @@
 
 A folder name in a path is one segment (`Archive%2F2024`); `flags` are separated by spaces, in UTF-8 and percent-encoded
 like everything else. A batch is MessagePack: an array with `[received_ms or nil, [flag, ...], body]` for each message,
-`BATCH_MAX` at most. Folders are in `mail.folder_routes`, mail to take away in `mail.mail_routes`, long-running
-operations in `tasks.routes`, what happened to mail in `story_routes`, sessions in `session_routes`, users in
-`users.routes`, answers for proxies in `proxy_routes`, the page for operators in `page`.
+`BATCH_MAX` at most. Folders are in `mail.folder_routes`, mail to take away in `mail.mail_routes`, mail to remove in
+`mail.expunge_routes`, long-running operations in `tasks.routes`, what happened to mail in `story_routes`, traces of the
+protocol in `trace_routes`, sessions in `session_routes`, users in `users.routes`, answers for proxies in
+`proxy_routes`, the page for operators in `page`.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from replicator.http.documents import (
     MessagesDocument,
     SavedDocument,
 )
+from replicator.http.mail.expunge_routes import EXPUNGE_ROUTES
 from replicator.http.mail.folder_routes import FOLDER_ROUTES
 from replicator.http.mail.mail_routes import MAIL_ROUTES
 from replicator.http.message import (
@@ -68,6 +70,7 @@ from replicator.http.services import HttpServices, known_user
 from replicator.http.session_routes import SESSION_ROUTES
 from replicator.http.story_routes import STORY_ROUTES
 from replicator.http.tasks.routes import TASK_ROUTES
+from replicator.http.trace_routes import TRACE_ROUTES
 from replicator.http.users.login_routes import LOGIN_ROUTES
 from replicator.http.users.routes import USER_ROUTES
 from replicator.mail.flags import settable_in
@@ -316,7 +319,9 @@ ROUTES: tuple[Route[HttpServices], ...] = (
     *TASK_ROUTES,
     *FOLDER_ROUTES,
     *MAIL_ROUTES,
+    *EXPUNGE_ROUTES,
     *STORY_ROUTES,
+    *TRACE_ROUTES,
     *SESSION_ROUTES,
     *PROXY_ROUTES,
     *USER_ROUTES,

@@ -20,6 +20,13 @@ class LivenessDocument(TypedDict):
     sid: str
 
 
+class StoppingDocument(TypedDict):
+    """The name of a node that stops. `managed`: systemd has started it, and may start it anew."""
+
+    sid: str
+    managed: bool
+
+
 class FolderDocument(TypedDict):
     """A folder. `mailbox_id` is hexadecimal."""
 
@@ -113,6 +120,14 @@ class NewUsers(TypedDict):
 
     lines: list[str]
     replace: NotRequired[bool | None]
+
+
+class ExpungeDocument(TypedDict):
+    """UIDs to expunge, as a set, and whose they are: of which node, and under which UIDVALIDITY."""
+
+    node: str
+    uidvalidity: int
+    uids: str
 
 
 class NewPassword(TypedDict):

@@ -81,12 +81,16 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Output of a handler; the server adds length, date and connection headers."""
+    """Output of a handler; the server adds length, date and connection headers.
+
+    `then`: what to do once the client has the answer, or cannot be given it.
+    """
 
     status: int
     body: bytes = field(repr=False)
     content_type: str = JSON_TYPE
     headers: Headers = ()
+    then: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,31 +7,35 @@ from http import HTTPStatus
 from replicator.http.message import ProblemError, Request
 
 TIME_MAX_MS = 2**48 - 1  # as many bits as a stamp has (design section 2)
-
+MESSAGE_ID_CHARS_MAX = 1000
 
 PARAMETERS = {
     "address": "an IP address, or a network such as 10.1.0.0/16 (all)",
     "after": "a UID; only messages above it (0)",
+    "before_ms": "only mail that was received before then (all)",
+    "command": "names of commands and replies, separated by commas (all)",
     "flags": "flags and keywords, separated by spaces (none)",
     "guid": "the mail with this GUID, in hexadecimal",
     "id": "a session (all)",
     "last": "so many entries at most, up to 10,000 (50)",
-    "mailbox": "the folder (INBOX)",
+    "mailbox": "the folder (INBOX; for a trace all)",
     "message_id": "mails with this Message-ID, without its angle brackets",
     "name": "the folder, or of the page the file",
     "new": "`true`: the folder must not exist (false)",
     "node": "the new master (the node itself)",
     "of": "a user or an address (all)",
+    "peer": "the node at the other end of a link (all)",
     "received_ms": "the date of its receipt (now)",
     "since_ms": "only entries since then (all)",
     "to": "the new name",
     "uid": "the mail that has, or had, this UID",
+    "uids": "only mail with these UIDs: `7,30:39,100:*` (all)",
     "user": "the user's name",
     "wait": "`true`: answer when the task has ended, or after a second",
 }
 """Parameters of path and query: the meaning and, in brackets, the default."""
 
-NUMBERS = frozenset({"after", "last", "received_ms", "since_ms", "uid"})
+NUMBERS = frozenset({"after", "before_ms", "last", "received_ms", "since_ms", "uid"})
 """Parameters that are whole numbers."""
 
 FLAGS = frozenset({"new", "wait"})
@@ -48,6 +52,15 @@ def number(request: Request, name: str, maximum: int, minimum: int = 0) -> int |
     if not is_number or not minimum <= int(text) <= maximum:
         raise ProblemError(HTTPStatus.BAD_REQUEST, f"query: {name} must be a number from {minimum} to {maximum}")
     return int(text)
+
+
+def message_id(request: Request) -> str | None:
+    """Return the Message-ID of the query; None if it is not there. Raises ProblemError."""
+    found = request.query.get("message_id")
+    if found is not None and not 0 < len(found) <= MESSAGE_ID_CHARS_MAX:
+        detail = f"query: message_id must have 1 to {MESSAGE_ID_CHARS_MAX} characters"
+        raise ProblemError(HTTPStatus.BAD_REQUEST, detail)
+    return found
 
 
 def flag(request: Request, name: str) -> bool:

@@ -124,7 +124,11 @@ class _Connection:
                     answer = await self._answer(head, partial(in_work.enter_context, place.busy()))
                     response = answer if isinstance(answer, Response) else await self._stream_out(answer)
                     if response is not None:
-                        await self._respond(response, last=self._http.their_state is not h11.DONE)
+                        try:
+                            await self._respond(response, last=self._http.their_state is not h11.DONE)
+                        finally:
+                            if response.then is not None:
+                                response.then()
                 if self._http.our_state is not h11.DONE:
                     break
                 self._http.start_next_cycle()

@@ -15,7 +15,7 @@ from replicator.errors import OtherClusterError, UsersUnavailableError
 from replicator.http.message import Request
 from replicator.http.parameters import no_such_user
 from replicator.http.tasks.destinations import Destinations
-from replicator.mail.mailstore import Folder, MailStore
+from replicator.mail.mailstore import Folder, MailStore, MessageIdReader
 from replicator.runtime.drain import Drain
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.runtime.metrics import HttpMetrics, RefusalMetrics
@@ -23,6 +23,7 @@ from replicator.runtime.sessions import NodeSessions
 from replicator.status import CertificateStatus, CheckpointStatus, MailboxStatus, NodeStatus, SearchTextStatus
 from replicator.stories import AskedMail, LoggedHistory, MailboxStory, MailStory
 from replicator.tasks import TaskName, TaskOptions, TaskStatus
+from replicator.tracing.tracer import Tracer
 from replicator.users import Account, Login, Penalty, Trial, UserNames, folded
 
 T = TypeVar("T")
@@ -199,6 +200,19 @@ class UserHomes(Protocol):
         ...
 
 
+class NodeEnding(Protocol):
+    """The end of the node's process, on the road that SIGTERM takes."""
+
+    @property
+    def is_managed(self) -> bool:
+        """True if a service manager has started the process: it may start the node anew."""
+        ...
+
+    def begin(self, why: str) -> None:
+        """End the node in order, soon."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class MailServers:
     """The clusters of the site, of which this node's is one, and the users of all, for proxies that ask.
@@ -243,7 +257,7 @@ class HttpServices:
     `search_texts` is None if the node is to keep none, `servers` if no cluster is configured, `user_table` if users
     come from a file. `registry` holds the node's own metrics, never the library's global ones. `overviews` holds the
     last overview of the node, as `page.events` tells it. `peers`: the other nodes that are configured.
-    `keep_expunged_s`: how long the node keeps expunged mail.
+    `keep_expunged_s`: how long the node keeps expunged mail. `ending` is None if the node has no process of its own.
     """
 
     sid: str
@@ -256,9 +270,12 @@ class HttpServices:
     tasks: TaskControl
     stories: StoryTeller
     oversight: UserOversight
+    message_ids: MessageIdReader
+    tracer: Tracer
     search_texts: SearchTextControl | None = None
     sessions: NodeSessions = field(default_factory=NodeSessions)
     drain: Drain = field(default_factory=Drain)
+    ending: NodeEnding | None = None
     metrics: HttpMetrics = field(default_factory=HttpMetrics)
     clock_ms: Callable[[], int] = wall_clock_ms
     run_in_thread: ThreadRunner = run_in_thread

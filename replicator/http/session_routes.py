@@ -1,4 +1,4 @@
-"""Routes of the sessions of mail clients and MTAs at this node, in whichever process they are, and of its drain.
+"""Routes of the sessions of mail clients and MTAs at this node, in whichever process, and of its drain and its end.
 
 | route | answers |
 |---|---|
@@ -6,6 +6,7 @@
 | `DELETE /api/v1/sessions?user=&address=&id=` | those that are ended thereby; one of the three must be named |
 | `POST /api/v1/drain` | `DrainStatus`: from now on `/healthz` answers 503, so balancers send new clients elsewhere |
 | `DELETE /api/v1/drain` | the same, when that has ended |
+| `POST /api/v1/stop` | 202: the node ends in order, as by SIGTERM, once the client has the answer |
 
 Sessions have all that is named: the user, the IP address or one of the network, and the id. All need the role
 `operate`: sessions tell where users are, and what they do.
@@ -15,11 +16,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from http import HTTPStatus
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
+from replicator.http.documents import StoppingDocument
 from replicator.http.message import ProblemError, Request, Response, encode_list, json_response
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
@@ -62,6 +64,15 @@ async def delete_drain(services: HttpServices, _request: Request) -> Response:
     return json_response(asdict(services.drain.status))
 
 
+async def post_stop(services: HttpServices, _request: Request) -> Response:
+    """End the node's process in order, as SIGTERM does. Idempotent."""
+    ending = services.ending
+    if ending is None:
+        raise ProblemError(HTTPStatus.NOT_IMPLEMENTED, "this node is a part of a program that ends it")
+    response = json_response({"sid": services.sid, "managed": ending.is_managed}, HTTPStatus.ACCEPTED)
+    return replace(response, then=partial(ending.begin, "a request of an operator"))
+
+
 def _user(services: HttpServices, request: Request) -> str | None:
     name = request.query.get("user")
     return None if name is None else folded(services.owner(name))
@@ -96,4 +107,5 @@ SESSION_ROUTES: tuple[Route[HttpServices], ...] = (
     Route("DELETE", "/api/v1/sessions", delete_sessions, query=_NAMED, answer=list[SessionStatus]),
     Route("POST", "/api/v1/drain", post_drain, answer=DrainStatus),
     Route("DELETE", "/api/v1/drain", delete_drain, answer=DrainStatus),
+    Route("POST", "/api/v1/stop", post_stop, answer=StoppingDocument),
 )

@@ -25,14 +25,12 @@ from typing import TypeVar
 from protocol.values import UID_MAX
 from replicator.errors import FolderNotFoundError
 from replicator.http.message import ProblemError, Request, Response, encode_json
-from replicator.http.parameters import TIME_MAX_MS, no_such_user, number
+from replicator.http.parameters import TIME_MAX_MS, message_id, no_such_user, number
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices
 from replicator.mail.mailstore import canonical_name
 from replicator.stories import LAST_DEFAULT, LAST_MAX, AskedMail, LoggedHistory, MailboxStory, MailStory
 from resync.entry import ID_BYTES
-
-MESSAGE_ID_CHARS_MAX = 1000
 
 T = TypeVar("T", LoggedHistory, MailboxStory, MailStory)
 
@@ -64,16 +62,13 @@ def _asked(request: Request) -> AskedMail:
     """Return which mail is asked for. Raises ProblemError."""
     if len(request.query) != 1:
         raise ProblemError(HTTPStatus.BAD_REQUEST, "query: name the mail by one of uid, guid and message_id")
-    guid, message_id = request.query.get("guid"), request.query.get("message_id")
+    guid, named = request.query.get("guid"), message_id(request)
     if guid is not None:
         if len(guid) != 2 * ID_BYTES or not set(guid) <= set(hexdigits):
             raise ProblemError(HTTPStatus.BAD_REQUEST, f"query: guid must be {ID_BYTES} bytes in hexadecimal")
         return AskedMail(guid=bytes.fromhex(guid))
-    if message_id is not None:
-        if not 0 < len(message_id) <= MESSAGE_ID_CHARS_MAX:
-            detail = f"query: message_id must have 1 to {MESSAGE_ID_CHARS_MAX} characters"
-            raise ProblemError(HTTPStatus.BAD_REQUEST, detail)
-        return AskedMail(message_id=message_id)
+    if named is not None:
+        return AskedMail(message_id=named)
     return AskedMail(uid=number(request, "uid", UID_MAX, minimum=1))
 
 

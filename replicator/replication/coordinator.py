@@ -178,7 +178,12 @@ class Coordinator:
         )
         self.read_your_writes = ReadYourWrites(store, self.mastership)
         self.fork_scheduler = ForkScheduler(
-            store, self.mastership, self.fork_merger, self.reconciliation, self.carry_out
+            store,
+            self.mastership,
+            self.fork_merger,
+            self.reconciliation,
+            self.carry_out,
+            new_guid=environment.new_guid,
         )
         self.state_transfer = StateTransfer(
             store,

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
+from replicator.imap.rendering.outline import MESSAGE_IDS
 from replicator.mail.view import Message
 from replicator.users import UserDirectory
 from tests.http.fixed_report import FixedReport, FixedSearchTexts
@@ -73,6 +74,8 @@ def served_node(directory: Path) -> Iterator[ServedNode]:
                 tasks,
                 mail.stories(),
                 users,
+                MESSAGE_IDS,
+                mail.tracer(),
                 search_texts,
                 peers=frozenset({"dc2", "dc3"}),
             )

@@ -15,6 +15,7 @@ import trio
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.imap.rendering.outline import MESSAGE_IDS
+from replicator.node_parts import tracer_of
 from replicator.replication.stories.stories import Stories
 from replicator.replication.tasks.registry import tasks_of
 from replicator.users import UserDirectory
@@ -81,6 +82,8 @@ async def _serve(node: Node, nursery: trio.Nursery) -> str:
         tasks,
         Stories(node.store, coordinator, node.environment, MESSAGE_IDS),
         UserDirectory(node.config.users.passwd_file),
+        MESSAGE_IDS,
+        tracer_of(node.store, coordinator.connections, node.environment),
         peers=frozenset({"dc2", "dc3"}),
     )
     [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")

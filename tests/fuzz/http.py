@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
+from replicator.imap.rendering.outline import MESSAGE_IDS
 from replicator.users import UserDirectory
 from tests.fuzz.target import Target, pieces_of
 from tests.http.conversation import conversation
@@ -54,7 +55,9 @@ async def _conversation(pieces: list[bytes]) -> bytes:
                 checkpoints=report,
                 tasks=jobs,
                 stories=mail.stories(),
+                tracer=mail.tracer(),
                 oversight=UserDirectory(Path(directory) / "users.passwd"),
+                message_ids=MESSAGE_IDS,
                 clock_ms=lambda: 784_111_777_000,
             )
             async with conversation(HttpServer(services)) as talk:

@@ -20,6 +20,9 @@ HASH = (
     "{SHA512-CRYPT}$6$abcdefgh$yVfUwsw5T.JApa8POvClA1pQ5peiq97DUNyXCZN5IrF.BMSkiaLQ5kvpuEm/VQ1Tvh/KV2TcaWh8qinoW5dhA1"
 )
 
+UIDVALIDITY = 1795781628
+"""That of INBOX, as the page shows it; the node's own takes its place."""
+
 
 @dataclass(frozen=True)
 class Call:
@@ -100,6 +103,16 @@ GROUPS = (
                    " or ended last, or null). It comes at once, then when something has changed, and every five seconds"
                    " at least. An event `problem` has `detail`, the reason why there is no overview now. The stream"
                    " ends after ten minutes, or when the token no longer holds; ask again."),
+        Shown("GET", "/api/v1/trace", (
+            Call("/api/v1/trace?peer=dc2&command=SAVE,ACK", 200, "a stream of events"),
+            Call("/api/v1/trace?peer=dc9", 404, "there is no such peer"),
+            Call("/api/v1/trace?command=SAEV", 400, "there is no such command"),
+        ), told="Events `command` have what `replicator trace` [prints](command-line.md#json-output); `left_out` tells"
+                " how many were left out because they were not read fast enough, `link_ended` that the link to a peer"
+                " has ended, and `end` why the stream ends: with `peer`, when that link has. A name stands for"
+                " those that begin with it and a hyphen, too: `FETCH` for `FETCH-UID`. Replies to the commands that are"
+                " named come with them. A comment comes every second if nothing else does. 409: there is no link to"
+                " the peer now; 503: four traces run already."),
         Shown("GET", "/api/v1/openapi.json", (Call("/api/v1/openapi.json", 200, "what this page says, for programs"),),
               told="OpenAPI 3.1, with the types of all members.", is_long=True),
         Shown("POST", "/api/v1/checkpoint", (Call("/api/v1/checkpoint", 200, "done; 202: it takes longer than 30 s"),),
@@ -109,6 +122,10 @@ GROUPS = (
         Shown("POST", "/api/v1/drain", (Call("/api/v1/drain", 200, "since when the node is drained"),),
               told="`/healthz` answers 503, so that balancers send new clients elsewhere. A restart ends that."),
         Shown("DELETE", "/api/v1/drain", (Call("/api/v1/drain", 200, "the drain has ended"),)),
+        Shown("POST", "/api/v1/stop", (
+            Call("/api/v1/stop", 202, "the node ends now; other nodes become masters"),
+        ), told="`managed`: systemd has started the node, with NOTIFY_SOCKET (our unit does), and may start it anew;"
+                   " other supervisors may do so, too, and are not known."),
         Shown("POST", "/api/v1/search/rebuild",
               (Call("/api/v1/search/rebuild", 202, "what there was; the work goes on in the background"),),
               told="409: this node keeps no [search texts](operations.md#searching)."),
@@ -230,6 +247,20 @@ GROUPS = (
         ), told="Each mail begins with an array `[uid, [flag, ...], received_ms, size_bytes, sha256]`; binary values"
                 " follow that are together the mail. A string instead of them, or of the rest of them, says why the"
                 " body cannot be read. Nil is the end: without it the answer was broken off."),
+        Shown("GET", "/api/v1/users/{user}/folders/{name}/chosen", (
+            Call(f"{_USER}/folders/INBOX/chosen?uids=2:*&before_ms=1795132800001", 200,
+                 "what would be expunged; if `after` is not null, ask again after it"),
+            Call(f"{_USER}/folders/None/chosen", 404, "there is no such folder"),
+        ), told="`unchecked`: so many could not be looked at for their Message-ID."),
+        Shown("POST", "/api/v1/users/{user}/folders/{name}/expunge", (
+            Call(f"{_USER}/folders/INBOX/expunge", 200, "it is gone, durably",
+                 _json({"node": "dc1", "uidvalidity": UIDVALIDITY, "uids": "3"})),
+            Call(f"{_USER}/folders/INBOX/expunge", 409, "the look was at another node, or another folder has got"
+                 " this name since, or a merge has changed all UIDs; nothing is removed",
+                 _json({"node": "dc2", "uidvalidity": UIDVALIDITY, "uids": "3"})),
+        ), "`node`, `uidvalidity` and `uids` as a look has told them, all required; 1000 UIDs at most",
+              "`missing`: so many UIDs named nothing any more. `replicator undelete` brings the mail back until"
+              " `until_ms`."),
     )),
     Group("Stories", "What happened to mailboxes and mails, as this node's log tells it, also of deleted folders"
           " and of users who are gone. Members are told at [JSON output](command-line.md#json-output).", (

@@ -7,6 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from replicator.http.services import HttpServices
+from replicator.imap.rendering.outline import MESSAGE_IDS
 from replicator.runtime.metrics import HttpMetrics
 from replicator.users import UserDirectory
 from tests.http.fixed_jobs import FixedJobs
@@ -48,7 +49,9 @@ def services(mail: HookedMail, report: FixedReport, search_texts: FixedSearchTex
         checkpoints=report,
         tasks=FixedJobs().tasks(),
         stories=mail.stories(),
+        tracer=mail.tracer(),
         oversight=UserDirectory(tmp_path / "users.passwd"),
+        message_ids=MESSAGE_IDS,
         search_texts=search_texts,
         metrics=HttpMetrics(registry),
         clock_ms=lambda: NOW_MS,

@@ -36,6 +36,8 @@ class FixedReport:
     log_entries: int = 9
     copies_reachable: int = 3
     when_short: str = "proceed"
+    lag_entries: int | None = 0  # of dc2, which is linked
+    lag_s: float | None = 0.0
     is_lag_known: bool = True
     needs_sync: bool = False
     not_serving: tuple[str, ...] = ()
@@ -55,7 +57,7 @@ class FixedReport:
     async def node_status(self) -> NodeStatus:
         up = LinkStatus(
             "dc2", "127.0.0.1:4421", up=True, since_ms=1_000, round_trip_us=250,
-            lag_entries=0, lag_bytes=0, lag_s=0.0, error=None, needs_sync=False,
+            lag_entries=self.lag_entries, lag_bytes=0, lag_s=self.lag_s, error=None, needs_sync=False,
         )  # fmt: skip
         down = LinkStatus(
             "dc3", "127.0.0.1:4422", up=False, since_ms=None, round_trip_us=None,

@@ -40,11 +40,15 @@ from replicator.http.server import BODY_BYTES_MAX, HANDLER_S, JSON_BYTES_MAX
 from replicator.http.services import HttpServices
 from replicator.tasks import CheckOptions
 from tests.end_to_end.helpers.in_process import free_ports, running
-from tests.http.api_calls import GROUPS, HASH, READY, Call, Shown
+from tests.http.api_calls import GROUPS, HASH, READY, UIDVALIDITY, Call, Shown
 
 PAGE = Path(__file__).parents[2] / "docs" / "http-api.md"
 DIRECTORY = "/var/lib/mail-replicator"
 """What the page shows in place of the test's directory."""
+
+LOOK = Shown("GET", "/api/v1/users/{user}/folders/{name}/chosen", (
+    Call("/api/v1/users/alice/folders/INBOX/chosen", 200, ""),
+))  # fmt: skip
 
 _JSON_BLOCK = re.compile(r"```json\n(.*?)```", re.DOTALL)
 _FLAT_LIST = re.compile(r"\[\s+([^][{}]+?)\s+\]")
@@ -114,6 +118,15 @@ class OwnSocket(HTTPConnection):
         self.sock.connect(self._path)
 
 
+class LaterEnding:
+    """The end of nodes that go on: the test ends them."""
+
+    is_managed = False
+
+    def begin(self, why: str) -> None:
+        assert why
+
+
 def nodes(directory: Path) -> list[Config]:
     sockets = {sid: SocketPath(directory / f"{sid}.sock") for sid in ("dc1", "dc2")}
     imap, lmtp = (Address("127.0.0.1", port) for port in free_ports(2))
@@ -150,10 +163,14 @@ async def answers() -> Told:
 
         def put(call: Call, route: Shown) -> Answer:
             placed = replace(call, body=call.body.replace(b"DIRECTORY", name.encode()))
+            if str(UIDVALIDITY).encode() in call.body:
+                found = ask(own, LOOK, LOOK.calls[0], None)
+                uidvalidity = str(json.loads(found.body)["uidvalidity"]).encode()
+                placed = replace(placed, body=placed.body.replace(str(UIDVALIDITY).encode(), uidvalidity))
             answer = ask(own, route, placed, routes[route.method, route.path].body_type)
             return replace(answer, body=answer.body.replace(name, DIRECTORY))
 
-        async with running(configs):
+        async with running(configs, LaterEnding()):
             status = Shown("GET", "/api/v1/status", ())
             look = Call("/api/v1/status", 200, "")
             while '"component":["dc1","dc2"]' not in (await trio.to_thread.run_sync(put, look, status)).body:

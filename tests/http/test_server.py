@@ -18,6 +18,7 @@ from replicator.config import LimitsConfig
 from replicator.http import server as server_module
 from replicator.http.server import BODY_S, HANDLER_S, HEAD_BYTES_MAX, HttpServer
 from replicator.http.services import HttpServices
+from replicator.imap.rendering.outline import MESSAGE_IDS
 from replicator.runtime.metrics import RefusalMetrics
 from replicator.users import UserDirectory
 from tests.http.conversation import conversation
@@ -100,6 +101,8 @@ def test_any_bytes_are_answered_or_refused(data: bytes, head: bytes) -> None:
                 tasks,
                 mail.stories(),
                 oversight,
+                MESSAGE_IDS,
+                mail.tracer(),
             )
             await survive(services)
 

@@ -93,8 +93,8 @@ BREAKAGES = (
         "if not self.is_hopeless(head):", "if False:",
     ),
     Breakage(
-        "strays", "a mail that is to move to the folder of the same name is left out", "replicator/store/log/forks.py",
-        "tuple((row.uid, row.guid) for row in lacking),", "tuple((row.uid, row.guid) for row in lacking[1:]),",
+        "strays", "a mail that is to move to the folder of the same name is removed", "replicator/store/log/forks.py",
+        "lacking.append(row)", "done.append(row)",
     ),
     Breakage(
         "shipping", "a link starts with what is new, whatever the peer lacks", "replicator/replication/log/sender.py",

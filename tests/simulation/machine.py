@@ -60,8 +60,11 @@ class Observer(Protocol):
         """Wrap `submit`, which carries out the operation and which this method must call."""
         ...
 
-    def moves(self, source: bytes, destination: bytes, guids: Sequence[bytes]) -> None:
-        """Note that a node itself is about to move stray mail to the mailbox that has its folder's name."""
+    def moves(self, source: bytes, destination: bytes, guids: Sequence[bytes], *, anew: bool) -> None:
+        """Note that a node itself is about to move stray mail to the mailbox that has its folder's name.
+
+        `anew`: under another GUID, since the mailbox may be about to lose the mail under this one.
+        """
         ...
 
     def expunges(self, mailbox_id: bytes, messages: Sequence[Message]) -> None:
@@ -93,10 +96,12 @@ class _ObservedCoordinator(Coordinator):
         submit = super().submit
         return await self.observer.submit(self.machine, operation, lambda: submit(operation))
 
-    async def carry_out(self, operation: ChangeRequest) -> Reply:
-        if isinstance(operation, CopyRequest) and operation.can_repeat:
-            self.observer.moves(operation.source.mailbox_id, operation.key.mailbox_id, operation.guids)
-        return await super().carry_out(operation)
+    async def gather(self, operation: ChangeRequest) -> Reply:
+        """Carry out what the node itself does about stray mail."""
+        if isinstance(operation, CopyRequest):
+            source, destination = operation.source.mailbox_id, operation.key.mailbox_id
+            self.observer.moves(source, destination, operation.guids, anew=not operation.can_repeat)
+        return await self.carry_out(operation)
 
 
 class _ObservedChanges(SeenChanges):
@@ -321,6 +326,7 @@ class Machine:
                         is_new=is_new,
                     )
                     coordinator.machine, coordinator.observer = self, self._observer
+                    coordinator.fork_scheduler._submit = coordinator.gather
                     quotas = Quotas(store.usage, lambda _: FAR_AWAY)
                     mail, registry = _ObservedMail(store, coordinator, environment, quotas), CollectorRegistry()
                     mail.observe(self, self._observer)

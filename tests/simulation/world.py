@@ -209,10 +209,14 @@ class World:
                 )
         return reply
 
-    def moves(self, source: bytes, destination: bytes, guids: Sequence[bytes]) -> None:
+    def moves(self, source: bytes, destination: bytes, guids: Sequence[bytes], *, anew: bool) -> None:
         """See `Observer`."""
         for guid in guids:
-            self.history.moved[guid].add((source, destination))
+            if anew:
+                added = next(one for one in self.history.added.values() if one.guid == guid)
+                self.ledger.is_copied_anew(added.content_hash)
+            else:
+                self.history.moved[guid].add((source, destination))
 
     def expunges(self, mailbox_id: bytes, messages: Sequence[Message]) -> None:
         """See `Observer`."""

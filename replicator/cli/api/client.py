@@ -11,17 +11,21 @@ from typing import Any, Generic, TypeVar, cast
 
 import msgpack
 
+from protocol.values import UidSet
 from replicator.cli.api.connection import (
     ANSWER_BYTES_MAX,
     NodeConnection,
     segment,
 )
 from replicator.cli.api.mail_stream import Mail, mails
+from replicator.cli.api.trace_stream import trace_events
 from replicator.runtime.drain import DrainStatus
 from replicator.runtime.sessions import SessionStatus
 from replicator.status import (
     CertificateStatus,
     CheckpointResult,
+    ChosenMail,
+    ExpungeResult,
     FolderList,
     MailboxStatus,
     NodeStatus,
@@ -39,6 +43,7 @@ from replicator.tasks import (
     TaskStatus,
     UndeleteStatus,
 )
+from replicator.tracing.traced import TraceEvent
 from replicator.users import Account, Penalty, Trial
 
 JSON, MSGPACK = "application/json", "application/vnd.msgpack"
@@ -72,6 +77,15 @@ class NodeClient(NodeConnection):
     def status(self) -> NodeStatus:
         """Return the status of the node and its links."""
         return self.read(NodeStatus, self.ask("GET", "/api/v1/status"))
+
+    def metrics(self) -> str:
+        """Return the node's metrics, in Prometheus's text format."""
+        with self.answering():
+            response = self.request("GET", "/metrics")
+            text = response.read(ANSWER_BYTES_MAX)
+        if response.status != HTTPStatus.OK:
+            raise self.refusal(response, self.parsed_by(json.loads, text))
+        return self.parsed_by(bytes.decode, text)
 
     def check_alive(self) -> None:
         """Return if the node's process answers."""
@@ -164,6 +178,17 @@ class NodeClient(NodeConnection):
         method = "PUT" if subscribed else "DELETE"
         self.ask(method, f"/api/v1/users/{segment(user)}/subscriptions/{segment(name)}")
 
+    def chosen(self, user: str, mailbox: str, choice: Mapping[str, str], after: int = 0) -> ChosenMail:
+        """Return what mail of the folder is chosen, from `after` on as far as the node has looked."""
+        query = {**choice, "after": str(after)}
+        return self.read(ChosenMail, self.ask("GET", f"{_folder(user, mailbox)}/chosen", query))
+
+    def expunge(self, seen: ChosenMail, uids: UidSet) -> ExpungeResult:
+        """Expunge mail that the node has shown."""
+        body = json.dumps({"node": seen.node, "uidvalidity": seen.uidvalidity, "uids": str(uids)}).encode()
+        path = f"{_folder(seen.user, seen.mailbox)}/expunge"
+        return self.read(ExpungeResult, self.ask("POST", path, body=body, content_type=JSON))
+
     def master(self, user: str, mailbox: str) -> str | None:
         """Return the folder's master, if the node knows it."""
         return self.parsed_by(_master, self.ask("GET", f"{_folder(user, mailbox)}/master"))
@@ -208,6 +233,10 @@ class NodeClient(NodeConnection):
         """End the node's drain."""
         return self.read(DrainStatus, self.ask("DELETE", "/api/v1/drain"))
 
+    def stop(self) -> bool:
+        """Make the node end; return True if a service manager has started it."""
+        return self.parsed_by(_managed, self.ask("POST", "/api/v1/stop"))
+
     def checkpoint(self) -> CheckpointResult:
         """Write checkpoints of all changes. Return the state afterwards or, if it takes long, so far."""
         return self.read(CheckpointResult, self.ask("POST", "/api/v1/checkpoint"))
@@ -249,16 +278,19 @@ class NodeClient(NodeConnection):
 
         The generator is to be closed before the client is used again. Taking pieces raises the same errors.
         """
-        target = f"{_folder(user, mailbox)}/mail" + ("" if uid is None else f"?uid={uid}")
-        with self.answering():
-            response = self.request("GET", target)
-            if response.status != HTTPStatus.OK:
-                raise self.refusal(response, self.parsed_by(json.loads, response.read(ANSWER_BYTES_MAX)))
-        try:
-            yield from mails(self.chunks(response), self.senseless)
-        finally:
-            response.close()  # it may not have been read to its end
-            self.close()
+        with self.streamed(f"{_folder(user, mailbox)}/mail", _given(uid=None if uid is None else str(uid))) as chunks:
+            yield from mails(chunks, self.senseless)
+
+    def trace(
+        self, peer: str | None, commands: str | None, user: str | None, mailbox: str | None
+    ) -> Generator[TraceEvent | None, None, None]:
+        """Yield what goes over the node's links from now on, and None when nothing does.
+
+        It ends with TraceEnded. The generator is to be closed before the client is used again.
+        """
+        query = _given(peer=peer, command=commands, user=user, mailbox=mailbox)
+        with self.streamed("/api/v1/trace", query) as chunks:
+            yield from trace_events(chunks, self.senseless)
 
     def start(self, task: TaskKind[S], options: Mapping[str, object]) -> S:
         """Start a task."""
@@ -292,6 +324,10 @@ def _reasons(document: object) -> list[str]:
 def _master(document: object) -> str | None:
     master = cast("_Object", document)["master"]
     return None if master is None else str(master)
+
+
+def _managed(document: object) -> bool:
+    return bool(cast("_Object", document)["managed"])
 
 
 def _ended(document: object) -> int:

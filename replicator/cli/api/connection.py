@@ -46,7 +46,11 @@ class NodeError(CommandError):
 
 
 class UnreachableError(NodeError):
-    """The node does not answer."""
+    """The node does not answer. `is_connected`: it takes connections, and may have done what was asked."""
+
+    def __init__(self, url: NodeUrl, detail: str, *, is_connected: bool = True) -> None:
+        super().__init__(url, detail)
+        self.is_connected = is_connected
 
 
 class RefusedError(NodeError):
@@ -83,10 +87,9 @@ class NodeConnection:
         accepted: Collection[int] = (),
     ) -> object:
         """Return the JSON of an answer. Raises UnreachableError, and RefusedError unless its status is `accepted`."""
-        target = f"{path}?{'&'.join(f'{name}={segment(value)}' for name, value in query.items())}" if query else path
         headers = {} if body is None else {"Content-Type": content_type}
         with self.answering():
-            response = self.request(method, target, body, headers)
+            response = self.request(method, _target(path, query), body, headers)
             answer = response.read(ANSWER_BYTES_MAX)
         document = self.parsed_by(json.loads, answer)
         if response.status >= HTTPStatus.BAD_REQUEST and response.status not in accepted:
@@ -115,8 +118,9 @@ class NodeConnection:
         try:
             yield
         except (OSError, http.client.HTTPException) as error:
+            is_connected = self._connection.sock is not None
             self._connection.close()
-            raise UnreachableError(self._url, _why_unreachable(self._url, error)) from error
+            raise UnreachableError(self._url, _why_unreachable(self._url, error), is_connected=is_connected) from error
 
     def refusal(self, response: http.client.HTTPResponse, document: object) -> RefusedError:
         """Return the error that an answer tells."""
@@ -140,6 +144,22 @@ class NodeConnection:
         """Return the error of an answer that makes no sense."""
         return UnreachableError(self._url, f"unexpected answer ({why}); is this a node, and of the same version?")
 
+    @contextmanager
+    def streamed(self, path: str, query: Mapping[str, str]) -> Iterator[Iterator[bytes]]:
+        """Ask for an answer without an end, or a large one; return its chunks, which raise UnreachableError.
+
+        Raises UnreachableError, RefusedError.
+        """
+        with self.answering():
+            response = self.request("GET", _target(path, query))
+            if response.status != HTTPStatus.OK:
+                raise self.refusal(response, self.parsed_by(json.loads, response.read(ANSWER_BYTES_MAX)))
+        try:
+            yield self.chunks(response)
+        finally:
+            response.close()  # it may not have been read to its end
+            self.close()
+
     def chunks(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
         """Yield an answer as it arrives."""
         while True:
@@ -159,9 +179,14 @@ class _OwnSocketConnection(http.client.HTTPConnection):
 
     def connect(self) -> None:
         """Connect. Raises OSError."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self._timeout_s)
-        self.sock.connect(str(self._path))
+        connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connecting.settimeout(self._timeout_s)
+            connecting.connect(str(self._path))
+        except OSError:
+            connecting.close()
+            raise
+        self.sock = connecting
 
 
 def _connection(url: NodeUrl, timeout_s: float) -> http.client.HTTPConnection:
@@ -170,6 +195,10 @@ def _connection(url: NodeUrl, timeout_s: float) -> http.client.HTTPConnection:
     if url.tls:
         return http.client.HTTPSConnection(url.host, url.port, timeout=timeout_s, context=ssl.create_default_context())
     return http.client.HTTPConnection(url.host, url.port, timeout=timeout_s)
+
+
+def _target(path: str, query: Mapping[str, str] | None) -> str:
+    return f"{path}?{'&'.join(f'{name}={segment(value)}' for name, value in query.items())}" if query else path
 
 
 def _why_unreachable(url: NodeUrl, error: OSError | http.client.HTTPException) -> str:

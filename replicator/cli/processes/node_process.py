@@ -99,6 +99,7 @@ async def _run(
                 new_cluster=new_cluster,
                 reloads=reloads,
                 stopping=ending.stopping,
+                ending=ending,
                 manager=manager,
                 reread=partial(load_config, file, serving=True),
             )
@@ -106,13 +107,17 @@ async def _run(
 
 
 class _Ending:
-    """The end of the node: at once while it starts, and in order once it runs."""
+    """The end of the node: at once while it starts, and in order once it runs. See `NodeEnding`."""
 
     def __init__(self, scope: trio.CancelScope, manager: ServiceManager) -> None:
         self._scope = scope
         self._manager = manager
         self._is_ready = False
         self.stopping = trio.Event()
+
+    @property
+    def is_managed(self) -> bool:
+        return self._manager.is_there
 
     def ready(self) -> None:
         self._is_ready = True

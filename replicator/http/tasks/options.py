@@ -46,6 +46,13 @@ class Options:
             raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} is missing")
         return value
 
+    def needed_text(self, name: str) -> str:
+        """Return a text, as `text` does, that must be given."""
+        text = self.text(name)
+        if text is None:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} is missing")
+        return text
+
     def text(self, name: str) -> str | None:
         """Return a non-empty text without surrogates: JSON can contain halves of a UTF-16 pair, UTF-8 cannot."""
         text = self._value(name, str, "a string")
@@ -61,6 +68,15 @@ class Options:
         if time_ms is not None and not 0 <= time_ms < TIME_MAX_MS:
             raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} must be milliseconds since 1970, not {time_ms}")
         return time_ms
+
+    def needed_number(self, name: str, maximum: int) -> int:
+        """Return a number from 1 on that must be given."""
+        number = self._value(name, int, "a number")
+        if number is None:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} is missing")
+        if not 0 < number <= maximum:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, f"{name} must be a number from 1 to {maximum}")
+        return number
 
     def rate(self, of: str = "rows") -> int | None:
         """Return a number per second."""

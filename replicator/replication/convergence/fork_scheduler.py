@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -73,12 +73,15 @@ class ForkScheduler:
         fork_merger: ForkMerger,
         reconciliation: Reconciliation,
         submit: Submit,
+        *,
+        new_guid: Callable[[], bytes],
     ) -> None:
         self._store = store
         self._mastership = mastership
         self._fork_merger = fork_merger
         self._reconciliation = reconciliation
         self._submit = submit
+        self._new_guid = new_guid
         self._shown_elsewhere: set[MailboxKey] = set()  # mailboxes that may be mastered here, of which others show more
         self._tell, self._told = trio.open_memory_channel[MailboxKey](math.inf)  # bounded by `_shown_elsewhere`
         self._growing: dict[bytes, _Growth] = {}
@@ -162,22 +165,37 @@ class ForkScheduler:
         Branches are joined first, so that a copy does not bring back what another branch has expunged. Returns True if
         no stray mail is left.
         """
-        for source in dict.fromkeys(stray.source for stray in await self._store.read(partial(forks.strays, user=user))):
+        for source in dict.fromkeys(stray.source for stray in await self._strays(user)):
             if not await self._is_ours(source) or self._store.has_waiting(source.mailbox_id):
                 continue
-            for stray in await self._store.read(partial(forks.strays, user=user)):
-                if stray.source == source:
-                    await self._move(stray)
-        return not await self._store.read(partial(forks.strays, user=user))
+            for stray in await self._strays(user, source):
+                await self._move(stray)
+        return not await self._strays(user)
+
+    async def _strays(self, user: str, source: MailboxKey | None = None) -> list[forks.StrayMail]:
+        """Return the user's stray mail, of one folder or all. Raises DatabaseFailedError."""
+        found = await self._store.read(partial(forks.strays, user=user))
+        return [stray for stray in found if source in {None, stray.source}]
 
     async def _move(self, stray: forks.StrayMail) -> None:
-        for start in range(0, len(stray.to_copy), GATHER_AT_ONCE):
-            uids, guids = zip(*stray.to_copy[start : start + GATHER_AT_ONCE], strict=True)
+        """Copy stray mail, and expunge what is in the destination by a later placement when all is copied."""
+        await self._copy(stray, stray.to_copy)
+        await self._copy(stray, stray.to_copy_anew, anew=True)
+        anew = {guid for _, guid in stray.to_copy_anew}
+        for now in await self._strays(stray.source.user, stray.source):
+            if now.destination != stray.destination:
+                continue
+            safe = [*now.to_expunge, *(one for one in now.to_copy_anew if one[1] in anew)]
+            for start in range(0, len(safe), GATHER_AT_ONCE):
+                some = UidSet.of(uid for uid, _ in safe[start : start + GATHER_AT_ONCE])
+                await self._submit(ExpungeRequest(stray.source, some, now.head))
+
+    async def _copy(self, stray: forks.StrayMail, mail: Sequence[tuple[int, bytes]], *, anew: bool = False) -> None:
+        for start in range(0, len(mail), GATHER_AT_ONCE):
+            uids, guids = zip(*mail[start : start + GATHER_AT_ONCE], strict=True)
             # With spare GUIDs equal to the GUIDs, a retry before the first try is shown here adds no copy.
-            await self._submit(CopyRequest(stray.source, stray.destination, UidSet.of(uids), guids, guids))
-        for start in range(0, len(stray.to_expunge), GATHER_AT_ONCE):
-            some = UidSet.of(stray.to_expunge[start : start + GATHER_AT_ONCE])
-            await self._submit(ExpungeRequest(stray.source, some, stray.head))
+            spares = tuple(self._new_guid() for _ in guids) if anew else guids
+            await self._submit(CopyRequest(stray.source, stray.destination, UidSet.of(uids), guids, spares))
 
     @property
     def to_compare(self) -> int:

@@ -59,6 +59,11 @@ class ServiceManager:
         is_watched = pid in {"", str(os.getpid())} and time_us.isdecimal() and int(time_us) > 0
         return cls(address, watchdog_s=int(time_us) / 1_000_000 if is_watched else None)
 
+    @property
+    def is_there(self) -> bool:
+        """True if a service manager has started this process."""
+        return self._address is not None
+
     def ready(self) -> None:
         """Say that all listeners accept."""
         self._is_ready = True

@@ -30,10 +30,12 @@ from replicator.store.log.replay import Base, State, past_at
 from resync import bulk, conflicts
 from resync import row as rows_of
 from resync.bulk import Item
+from resync.clock import COUNTER_BITS
 from resync.conflicts import NO_CONFLICTS, Conflicts, Since
 from resync.entry import Entry, Merge, TreeMerge
 from resync.folder_tree import TreeState, merge_trees, tree_difference
 from resync.merge import Anew, difference, merge
+from resync.row import Row
 from resync.state import MERGE_HEADROOM, ContradictionError, MailboxState
 
 
@@ -97,12 +99,18 @@ def _is_whole(waiting: Mapping[Dot, Entry], dot: Dot, is_here: Callable[[Dot], b
 
 @dataclass(frozen=True, slots=True)
 class StrayMail:
-    """Mail in a deleted folder whose name another folder now has; the mail belongs in that one."""
+    """Mail in a deleted folder whose name another folder now has; the mail belongs in that one.
+
+    A message may be expunged here if it came to the destination later than here. If it was there before, another node
+    may have moved it from there to here, for which that folder was the deleted one, and has expunged it there. So each
+    message keeps its latest placement, whichever nodes move it at once, and in whichever directions.
+    """
 
     source: MailboxKey
     destination: MailboxKey
     to_copy: tuple[tuple[int, bytes], ...]  # UID and GUID of messages that the destination lacks
-    to_expunge: tuple[int, ...]  # UIDs
+    to_copy_anew: tuple[tuple[int, bytes], ...]  # the same, of those that it may be about to lose
+    to_expunge: tuple[tuple[int, bytes], ...]  # the same, of those that came there later
     head: Dot | None  # the source's head, as of which the UIDs hold
 
 
@@ -135,14 +143,32 @@ def _stray_folders(connection: sqlite3.Connection, user: str) -> list[tuple[Mail
 
 def _stray(connection: sqlite3.Connection, source: MailboxKey, destination: MailboxKey) -> StrayMail:
     chain, lying = queries.rows(connection, source.mailbox_id)
-    lacking = [row for row in lying if queries.uid_of_guid(connection, row.guid, destination.mailbox_id) is None]
-    return StrayMail(
-        source,
-        destination,
-        tuple((row.uid, row.guid) for row in lacking),
-        tuple(row.uid for row in lying),
-        chain.head if chain else None,
-    )
+    lacking, anew, done = list[Row](), list[Row](), list[Row]()
+    for row in lying:
+        held = queries.row_of_guid(connection, row.guid, destination.mailbox_id)
+        if held is None:
+            lacking.append(row)
+        elif _came_at_least(connection, held) > _came_at_most(connection, row):
+            done.append(row)
+        else:
+            anew.append(row)
+    to_copy, to_copy_anew, to_expunge = (tuple((row.uid, row.guid) for row in rows) for rows in (lacking, anew, done))
+    return StrayMail(source, destination, to_copy, to_copy_anew, to_expunge, chain.head if chain else None)
+
+
+def _came_at_least(connection: sqlite3.Connection, row: Row) -> int:
+    """Return the time of the latest placement's stamp, or one before, where the log does not tell it."""
+    times = [time for dot, _ in row.placements() if (time := _time_of(connection, dot)) is not None]
+    return max(times, default=(row.saved_ms or 0) << COUNTER_BITS)
+
+
+def _came_at_most(connection: sqlite3.Connection, row: Row) -> int:
+    """Return the time of the latest placement's stamp, or one after, where the log does not tell it."""
+    times = [_time_of(connection, dot) for dot, _ in row.placements()]
+    known = [time for time in times if time is not None]
+    if len(known) == len(times):
+        return max(known)
+    return NUMBER_MAX if row.saved_ms is None or row.also else max([*known, (row.saved_ms + 1) << COUNTER_BITS])
 
 
 class Branch(NamedTuple):

@@ -11,6 +11,7 @@ import trio
 
 from benchmarks.clusters.cluster import reserve_ports
 from replicator.config import Config
+from replicator.http.services import NodeEnding
 from replicator.node import run_node
 
 _reserved: list[socket.socket] = []
@@ -27,12 +28,12 @@ def free_ports(count: int) -> list[int]:
 
 
 @asynccontextmanager
-async def running(nodes: list[Config]) -> AsyncIterator[None]:
-    """Run these nodes until the block ends."""
+async def running(nodes: list[Config], ending: NodeEnding | None = None) -> AsyncIterator[None]:
+    """Run these nodes until the block ends. `ending`: what operators begin who end one over HTTP."""
     async with trio.open_nursery() as nursery:
         for config in nodes:
             ready = trio.Event()
-            nursery.start_soon(partial(run_node, config, ready=ready.set))
+            nursery.start_soon(partial(run_node, config, ready=ready.set, ending=ending))
             await ready.wait()
         yield
         nursery.cancel_scope.cancel()

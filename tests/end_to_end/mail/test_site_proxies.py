@@ -84,7 +84,9 @@ async def started(command: Sequence[str], address: Address, log: Path) -> AsyncI
                     assert process.returncode is None, await trio.Path(log).read_text("utf-8")
                     await trio.sleep(0.05)
             yield
-            nursery.cancel_scope.cancel()
+            process.terminate()
+            with trio.fail_after(PATIENCE_S):  # trio gives a program that is cancelled five seconds to end
+                await process.wait()
 
 
 async def listens(address: Address) -> bool:

@@ -25,11 +25,13 @@ CHECKS = (
 LEFT_OUT = (
     "/page/{name}",
     "/api/v1/events",
+    "/api/v1/trace",
     "/api/v1/drain",
+    "/api/v1/stop",
     "/api/v1/users/{user}/messages",
     "/api/v1/users/{user}/messages/batch",
 )
-"""Files of the page; a stream without end; what makes the node unhealthy; bodies that are no JSON."""
+"""Files of the page; streams without end; what makes the node unhealthy, or ends it; bodies that are no JSON."""
 
 LIMIT_S = 900.0
 

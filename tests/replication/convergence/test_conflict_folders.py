@@ -135,6 +135,26 @@ async def test_message_with_two_placements_moves_by_one_and_stays_by_the_other(
         assert await mails(nodes["dc1"]) == {"Done": ["twice"], "Work": ["twice"]}
 
 
+async def test_moved_mail_stays_where_its_folder_got_the_name_of_the_one_it_was_moved_to(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """One side moves a mail from Work to Done; the other deletes Done, renames Work to Done, and has more mail there.
+
+    So the mail is stray, and belongs in the folder that it has left: where it is still shown until a merge.
+    """
+    async with pair(tmp_path, autojump_clock) as two:
+        await create(two.here, "Work", "moved")
+        await create(two.here, "Done")
+        await two.part()
+        source, destination = await two.there.view("Work"), await two.there.mail.folder(USER, "Done")
+        await two.there.mail.move(source, UidSet.of([1]), destination)
+        await two.here.mail.delete_folder(USER, "Done")
+        await rename(two.here, "Work", "Done")
+        await two.here.save("more", "Done")
+        await two.heal()
+        assert await mails(two.here) == {"Done": ["more", "moved"]}
+
+
 async def test_status_counts_stray_mail_although_nodes_are_equal(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

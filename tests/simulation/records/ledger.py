@@ -55,6 +55,10 @@ class Ledger:
         """Note one copy of each message."""
         self._asked.update(message.content_hash for message in messages)
 
+    def is_copied_anew(self, body: bytes) -> None:
+        """Note a copy that a node itself makes: the body may exist once more."""
+        self._asked[body] += 1
+
     def promised(self, mailbox_id: bytes | None, bodies: Iterable[bytes], moved_from: bytes | None = None) -> None:
         """Note OK: the bodies are in that mailbox; None: in one that has taken its place."""
         self._notes += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -12,7 +13,7 @@ import click
 from replicator.cli.api.client import NodeClient
 from replicator.cli.output import counted, echo_json, json_option, listed
 from replicator.cli.target import node_options, one_node
-from replicator.config.values import duration
+from replicator.cli.times import parse_duration
 from replicator.status import NodeStatus
 
 LOOK_EVERY_S = 2.0
@@ -22,11 +23,17 @@ EVERYWHERE = ("0.0.0.0/0", "::/0")
 @click.command()
 @click.option("--undo", is_flag=True, help="End the drain: the node is healthy again.")
 @click.option("--no-wait", is_flag=True, help="Begin, and do not wait until the node can be stopped.")
-@click.option("--kick-after", metavar="DURATION", help="End the sessions that are left after this time, such as 10m.")
+@click.option(
+    "--kick-after",
+    "kick_after_s",
+    callback=parse_duration,
+    metavar="DURATION",
+    help="End the sessions that are left after this time, such as 10m.",
+)
 @node_options
 @json_option
 def drain(
-    kick_after: str | None, config_file: Path | None, url: str | None, *, undo: bool, no_wait: bool, as_json: bool
+    kick_after_s: float | None, config_file: Path | None, url: str | None, *, undo: bool, no_wait: bool, as_json: bool
 ) -> None:
     """Send new clients to other nodes, and wait until the node can be stopped.
 
@@ -35,9 +42,8 @@ def drain(
     sessions have ended, and until the nodes that are linked have all entries of this one. An interrupt ends the wait,
     not the drain; a restart of the node ends it, and so does --undo.
     """
-    if (undo or no_wait) and (kick_after is not None or (undo and no_wait)):
+    if (undo or no_wait) and (kick_after_s is not None or (undo and no_wait)):
         raise click.UsageError("--undo, --no-wait and --kick-after exclude each other")
-    kick_after_s = None if kick_after is None else _seconds(kick_after)
     node = one_node(config_file, url)
     with NodeClient(node) as client:
         state = client.undo_drain() if undo else client.drain()
@@ -48,15 +54,18 @@ def drain(
                 else f"{node.name} calls itself unhealthy, so that balancers send new clients to other nodes"
             )
         if not undo and not no_wait:
-            for line in _waited(client, kick_after_s):
+            for line in waited(client, kick_after_s):
                 if not as_json:
                     click.echo(line)
     if as_json:
         echo_json(asdict(state))
 
 
-def _waited(client: NodeClient, kick_after_s: float | None) -> Iterator[str]:
-    """Yield what the node still waits for, as it changes, and in the end that it can be stopped."""
+def waited(client: NodeClient, kick_after_s: float | None = None, most_s: float = math.inf) -> Iterator[str]:
+    """Yield what the node still waits for, as it changes, and in the end that it can be stopped.
+
+    After `most_s` seconds it waits no longer.
+    """
     told, began, is_kicked = "", time.monotonic(), False
     while True:
         sessions = client.sessions(None, None)
@@ -73,7 +82,11 @@ def _waited(client: NodeClient, kick_after_s: float | None) -> Iterator[str]:
         if (now := f"waiting for {listed(waits)}") != told:
             told = now
             yield told
-        time.sleep(LOOK_EVERY_S)
+        left_s = began + most_s - time.monotonic()
+        if left_s <= 0:
+            yield f"{most_s:g} s are over"
+            return
+        time.sleep(min(LOOK_EVERY_S, left_s))
 
 
 def _end_all(client: NodeClient) -> int:
@@ -97,10 +110,3 @@ def _entries(number: int | None) -> str:
 def _away(status: NodeStatus) -> str:
     away = [link.peer for link in status.links if not link.up]
     return f"; not linked now, and to be brought up to date later: {', '.join(away)}" if away else ""
-
-
-def _seconds(text: str) -> float:
-    try:
-        return duration(0.0)(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--kick-after") from error

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -17,11 +16,15 @@ import click
 
 from replicator.cli.api.client import NodeClient
 from replicator.cli.api.connection import RefusedError, UnreachableError
-from replicator.cli.output import console, echo_json, json_option
+from replicator.cli.output import begin_screen, console, counted, echo_json, json_option
 from replicator.cli.status_tables import LEGEND, NodeAnswer, agreement, parted, show
-from replicator.cli.target import NodeUrl, parse_url, token_option, url_of_config
+from replicator.cli.target import CommandError, NodeUrl, parse_url, token_option, url_of_config
+from replicator.cli.times import parse_duration
+from replicator.cli.waiting import ask_until_good
+from replicator.status import NodeStatus
 
 ANSWER_S = 3.0  # the request takes a node milliseconds; an operator of a cluster in trouble does not want to wait
+ON_ITS_WAY_S = 5.0  # equal nodes may have yet to confirm entries of this age: busy ones always have some
 ASKED_AT_ONCE = 64  # threads; larger clusters take a little longer
 
 
@@ -38,29 +41,52 @@ ASKED_AT_ONCE = 64  # threads; larger clusters take a little longer
     metavar="SECONDS",
     help="Ask again every so many seconds, until Ctrl-C.",
 )
+@click.option(
+    "--wait-equal",
+    "wait_s",
+    callback=parse_duration,
+    metavar="DURATION",
+    help="Ask again until the nodes are equal, for at most this time, such as 10m.",
+)
 def status(
-    configs: Sequence[Path], urls: Sequence[str], user: str | None, every_s: float | None, *, as_json: bool
+    configs: Sequence[Path],
+    urls: Sequence[str],
+    user: str | None,
+    every_s: float | None,
+    wait_s: float | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Show the state of nodes: links, lag, masters, and whether they show the same mail.
 
     Name one or more nodes by --config or --url. --json prints more: the age of a node's checkpoints, and the nodes for
     which its log is kept. Exit code 1 if any of the nodes does not answer, or does not know USER. With --watch, the
     terminal shows the latest state, or with --json each state is a line.
+
+    With --wait-equal, exit code 0 means that all nodes answer, serve and reach each other, that they show the same
+    mail, and that each has all entries and bodies on its own disk; 1 that the time is over.
     """
-    nodes = [url_of_config(file) for file in configs] + [parse_url(url) for url in urls]
-    if not nodes:
+    if not configs and not urls:
         raise click.UsageError("name at least one node by --config FILE or --url URL")
+    if wait_s is not None and (every_s is not None or len(configs) + len(urls) < 2):
+        raise click.UsageError("--wait-equal needs at least two nodes, and excludes --watch")
+
+    def nodes() -> list[NodeUrl]:
+        return [url_of_config(file) for file in configs] + [parse_url(url) for url in urls]
+
     if every_s is not None:
         with suppress(KeyboardInterrupt):
-            _watch(nodes, user, every_s, as_json=as_json)
+            _watch(nodes(), user, every_s, as_json=as_json)
         return
-    answers = ask_all(nodes, user)
+    answers = ask_until_good(lambda: ask_all(nodes(), user), inequalities, wait_s)
     if as_json:
         echo_json(to_document(answers))
     else:
         show(console(), answers)
     if _tell_errors(answers):
         raise click.exceptions.Exit(1)
+    if wait_s is not None and (found := inequalities(answers)):
+        raise CommandError(f"the nodes are not equal: {'; '.join(found)}")
 
 
 def _watch(nodes: Sequence[NodeUrl], user: str | None, every_s: float, *, as_json: bool) -> NoReturn:
@@ -70,8 +96,7 @@ def _watch(nodes: Sequence[NodeUrl], user: str | None, every_s: float, *, as_jso
         if as_json:
             click.echo(json.dumps(to_document(answers)))
         else:
-            click.clear()
-            click.echo(f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S}")
+            begin_screen()
             show(console(), answers)
         _tell_errors(answers)
         time.sleep(every_s)
@@ -84,6 +109,31 @@ def _tell_errors(answers: Sequence[NodeAnswer]) -> bool:
         names = ", ".join(answer.url.name for answer in errors if answer.error == text)
         click.echo(f"Error: {names}: {text}", err=True)
     return bool(errors)
+
+
+def inequalities(answers: Sequence[NodeAnswer]) -> list[str]:
+    """Return why these nodes are not equal, such that any of them could be lost without a loss of older mail."""
+    known = [answer.status for answer in answers if answer.status]
+    found = [f"{answer.url.name}: {answer.error}" for answer in answers if answer.error is not None]
+    found += [f"{one} and {other} do not reach each other" for one, other in parted(answers)]
+    if len({node.digest for node in known}) > 1:
+        found.append("the nodes' states differ")
+    return found + [lack for node in known for lack in _lacks(node, {other.sid for other in known})]
+
+
+def _lacks(node: NodeStatus, sids: Collection[str]) -> Iterator[str]:
+    """Yield what a node lacks, and what other nodes lack of its log."""
+    yield from (f"{node.sid} turns clients away: {reason}" for reason in node.not_serving)
+    if node.waiting_entries:
+        yield f"{counted(node.waiting_entries, 'entry', 'entries')} at {node.sid} not shown yet"
+    if node.texts_lacking:
+        yield f"{node.sid} lacks {counted(node.texts_lacking, 'body', 'bodies')}"
+    if node.attachments_to_heal:
+        yield f"{node.sid} lacks {counted(node.attachments_to_heal, 'attachment')}"
+    for link in node.links:
+        if link.up and link.peer in sids and (link.lag_s is None or link.lag_s > ON_ITS_WAY_S):
+            lag = "" if link.lag_entries is None else f"{link.lag_entries} "
+            yield f"{link.peer} has yet to confirm {lag}entries of {node.sid}"
 
 
 def ask_all(nodes: Sequence[NodeUrl], user: str | None) -> list[NodeAnswer]:

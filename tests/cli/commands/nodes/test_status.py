@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -344,3 +345,48 @@ def test_watched_state_is_asked_for_again_until_ctrl_c(served: ServedNode) -> No
         assert (watching.wait(30), watching.stderr and watching.stderr.read()) == (0, "")
     assert [state["nodes"][0]["status"]["sid"] for state in states] == ["dc1", "dc1"]
     assert states[0]["nodes"][0]["url"] == served.url
+
+
+def test_wait_ends_when_nodes_are_equal(served: ServedNode, other: ServedNode, invoke: Invoke) -> None:
+    other.report.digest = "ee" * 16
+    served.report.lag_entries, served.report.lag_s = 2, 0.2  # busy nodes always have yet to confirm something
+    threading.Timer(1.0, partial(setattr, other.report, "digest", served.report.digest)).start()
+    result = invoke("status", "--wait-equal", "1h", "--url", served.url, "--url", other.url)
+    assert (result.exit_code, result.stderr) == (0, "waiting: the nodes' states differ\n")
+    assert "The 2 nodes show the same state" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"digest": "ee" * 16}, "the nodes' states differ"),
+        ({"component": ("dc2",)}, "dc1 and dc2 do not reach each other"),
+        ({"not_serving": ("this node is new",)}, "dc2 turns clients away: this node is new"),
+        ({"texts_lacking": 1}, "dc2 lacks 1 body"),
+        ({"overdue": ("a gap",)}, "1 entry at dc2 not shown yet"),
+        ({"lag_entries": 2, "lag_s": 6.0}, "dc2 has yet to confirm 2 entries of dc2"),
+        ({"lag_entries": None, "lag_s": None}, "dc2 has yet to confirm entries of dc2"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_nodes_that_are_not_equal_in_time(
+    served: ServedNode, other: ServedNode, invoke: Invoke, changes: dict[str, object], why: str
+) -> None:
+    for name, value in changes.items():
+        setattr(other.report, name, value)
+    result = invoke("status", "--wait-equal", "10ms", "--url", served.url, "--url", other.url)
+    assert result.exit_code == 1
+    assert result.stderr == f"waiting: {why}\nError: the nodes are not equal: {why}\n"
+    assert "Nodes" in result.stdout
+    assert invoke("status", "--url", served.url, "--url", other.url).exit_code == 0
+
+
+def test_silent_node_is_not_equal_to_others(served: ServedNode, invoke: Invoke) -> None:
+    result = invoke("status", "--wait-equal", "10ms", "--url", served.url, "--url", "http://127.0.0.1:1")
+    assert (result.exit_code, "http://127.0.0.1:1: no answer" in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("options", [[], ["--watch", "1", "--url", "http://127.0.0.1:2"]])
+def test_equality_needs_two_nodes_and_an_end(invoke: Invoke, options: list[str]) -> None:
+    result = invoke("status", "--wait-equal", "1s", "--url", "http://127.0.0.1:1", *options)
+    assert (result.exit_code, "needs at least two nodes" in result.stderr) == (2, True)

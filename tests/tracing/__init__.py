@@ -1,0 +1,1 @@
+"""`replicator.tracing`: what observers of links tell, and to whom."""
