@@ -169,8 +169,6 @@ class _Connection:
     async def _handle(self, route: Route[HttpServices], request: Request) -> Response | Stream:
         try:
             with trio.fail_after(HANDLER_S):
-                for name in filter(None, (request.path.get("user"), request.query.get("user"))):
-                    await self._services.users.learn(name)
                 return await route.handler(self._services, request)
         except trio.TooSlowError:
             detail = f"the request did not finish within {HANDLER_S:.0f} s; its change may or may not have been made"

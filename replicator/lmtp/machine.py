@@ -142,7 +142,7 @@ class TlsAccepted:
 
 @dataclass(frozen=True, slots=True)
 class UserAsked:
-    """A recipient whom `find_users` does not know yet: learn of the name, and advance again."""
+    """A recipient whom `find_users` does not know yet: ask, call `LmtpMachine.tell`, and advance again."""
 
     name: str
 
@@ -153,8 +153,8 @@ Event = MessageBegun | MessageData | MessageEnded | MessageDropped | TlsAccepted
 class LmtpMachine:
     """One connection. `find_users` maps an `Address.name` to its users, or to none; it may raise MailError.
 
-    UserNotLearnedError from it becomes the event `UserAsked`, and the line is processed once more; if that is in vain,
-    the recipient is refused for now. `offers_tls`: STARTTLS is offered (RFC 3207).
+    UserNotLearnedError from it becomes the event `UserAsked`, and the line is processed again with what `tell` says.
+    `offers_tls`: STARTTLS is offered (RFC 3207).
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class LmtpMachine:
         self._errors = 0
         self._buffer = bytearray()
         self._message_bytes = 0  # octets of the current message so far, dots unstuffed
-        self._has_asked = False  # `UserAsked`, for the next line
+        self._told: tuple[str, ...] | MailError | None = None  # the answer to `UserAsked`, for the next line
         self._to_skip = 0  # at the front of the buffer: the line end of DATA is not part of the message
         self._events: deque[Event] = deque()
         self._rejections: list[Rejection] = []
@@ -217,6 +217,10 @@ class LmtpMachine:
         while not self._events and self._step():
             pass
         return self._events.popleft() if self._events else None
+
+    def tell(self, users: tuple[str, ...] | MailError) -> None:
+        """Answer `UserAsked`: with the users, or with why they are unknown."""
+        self._told = users
 
     def delivered(self, outcomes: Sequence[Reply]) -> None:
         """Answer a message that has ended: one reply for each recipient, in order (RFC 2033 section 4.2)."""
@@ -265,9 +269,6 @@ class LmtpMachine:
         except UserNotLearnedError as asked:
             self._buffer[:0] = line
             self._events.append(UserAsked(asked.name))
-            self._has_asked = True
-        else:
-            self._has_asked = False
         return True
 
     def _take_data(self) -> bool:
@@ -425,11 +426,9 @@ class LmtpMachine:
         if len(self._envelope.recipients) >= RECIPIENTS_MAX:
             return replies.TOO_MANY_RECIPIENTS
         try:
-            users = self._find_users(path.address.name)
-        except UserNotLearnedError as error:
-            if not self._has_asked:
-                raise
-            return reply_for(error)
+            users = self._users_of(path.address.name)
+        except UserNotLearnedError:
+            raise
         except MailError as error:
             return reply_for(error)
         if not users:
@@ -441,6 +440,15 @@ class LmtpMachine:
         self._envelope = envelope
         self._state = State.RECIPIENTS
         return replies.RECIPIENT_OK
+
+    def _users_of(self, name: str) -> tuple[str, ...]:
+        """Return the users of a recipient; none if there are none. Raises MailError."""
+        told, self._told = self._told, None
+        if told is None:
+            return self._find_users(name)
+        if isinstance(told, MailError):
+            raise told
+        return told
 
     def _data(self, argument: str) -> Reply:
         if argument.strip(" "):

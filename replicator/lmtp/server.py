@@ -9,6 +9,7 @@ from math import inf
 import trio
 
 from protocol.units import KIB
+from replicator.errors import MailError
 from replicator.lmtp import replies
 from replicator.lmtp.delivery import Delivery
 from replicator.lmtp.machine import (
@@ -119,9 +120,16 @@ class _Connection:
                 await self._start_tls()
             elif isinstance(event, UserAsked):
                 self._does("RCPT")
-                await self._services.recipients.learn(event.name)
+                self._machine.tell(await self._asked(event.name))
                 self._does(None)
             event = after or await self._next_event()
+
+    async def _asked(self, name: str) -> tuple[str, ...] | MailError:
+        """Return the users of an address, or why they are unknown, after asking about them."""
+        try:
+            return await self._services.recipients.ask(name)
+        except MailError as error:
+            return error
 
     async def _start_tls(self) -> None:
         """Encrypt from here on. Raises BrokenResourceError, TooSlowError."""

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 import trio
 
 from replicator.config import LimitsConfig
-from replicator.errors import MailError, OtherClusterError, UserNotLearnedError
+from replicator.errors import MailError, OtherClusterError
 from replicator.runtime.environment import wall_clock_ms
 from replicator.runtime.logs.fields import LogFields
 from replicator.runtime.metrics import RefusalMetrics, SocketmapMetrics
@@ -114,17 +113,9 @@ class SocketmapServer:
         if name != RECIPIENT or not space:
             return "PERM", f"the only map here is {RECIPIENT}"
         try:
-            exists = not key.startswith("@") and bool(await self._users_of(key))
+            exists = not key.startswith("@") and bool(await self._services.recipients.ask(key))
         except OtherClusterError:
             exists = True  # the mail is elsewhere, and the recipient exists
         except MailError as error:
             return "TEMP", str(error)[:REASON_MAX]
         return ("OK", key) if exists else ("NOTFOUND", "")
-
-    async def _users_of(self, address: str) -> tuple[str, ...]:
-        """Return the users whom an address reaches, after learning of them if need be. Raises as `Recipients.find`."""
-        recipients = self._services.recipients
-        with suppress(UserNotLearnedError):
-            return recipients.find(address)
-        await recipients.learn(address)
-        return recipients.find(address)

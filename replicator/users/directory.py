@@ -109,9 +109,10 @@ class UserDirectory:
         """Return all problems of the file now, including single lines, as `file:line: problem`."""
         return [*self._file.problems(), *(self._masters.file.problems() if self._masters is not None else ())]
 
-    async def learn(self, name: str) -> None:  # noqa: ARG002 - all users are known
-        """Make sure that `find` can answer for this name: see `UserNames`."""
+    async def ask(self, name: str) -> str | None:
+        """Return what `find` does: all users are known. Raises as it."""
         await trio.lowlevel.checkpoint()
+        return self.find(name)
 
     def find(self, name: str) -> str | None:
         """Return the user of an address or login name (see `names`), even one with an unusable hash; None if unknown.
@@ -174,8 +175,9 @@ class UserDirectory:
         self.refresh()
         return list(accounts_of(self._file.table, self._quota, self._file.origin)) if self._file.table else []
 
-    def account(self, name: str) -> Account | None:
+    async def account(self, name: str) -> Account | None:
         """Return the user of this name, in whichever cluster; None: there is none. Raises UsersUnavailableError."""
+        await trio.lowlevel.checkpoint()
         user, table = self._find(name), self._file.known()
         return None if user is None else account_of(table, user, self._quota, self._file.origin)
 

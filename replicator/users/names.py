@@ -18,14 +18,14 @@ DETAIL = "+"
 class UserNames(Protocol):
     """Look-up of the users with mail on this node."""
 
-    async def learn(self, name: str) -> None:
-        """Ask whoever knows the users about this name, if need be, so that `find` can answer now. Raises nothing."""
+    async def ask(self, name: str) -> str | None:
+        """Return what `find` does, after asking whoever knows the users, if need be. Raises UsersUnavailableError."""
         ...
 
     def find(self, name: str) -> str | None:
         """Return the user of an address or a login name, or None. Never waits.
 
-        Raises UsersUnavailableError while the users are unknown, and UserNotLearnedError if `learn` is to be called.
+        Raises UsersUnavailableError while the users are unknown, and UserNotLearnedError if it takes `ask`.
         """
         ...
 
@@ -36,9 +36,10 @@ class KnownNames:
     def __init__(self, users: Collection[str]) -> None:
         self._users = users
 
-    async def learn(self, name: str) -> None:  # noqa: ARG002 - all are known
+    async def ask(self, name: str) -> str | None:
         """See `UserNames`."""
         await trio.lowlevel.checkpoint()
+        return self.find(name)
 
     def find(self, name: str) -> str | None:
         """See `UserNames`."""

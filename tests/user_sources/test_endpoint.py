@@ -77,9 +77,8 @@ async def test_questions_and_answers(server: Endpoint, tmp_path: Path) -> None:
 async def test_other_answers_are_no_missing_user(server: Endpoint, says: tuple[int, bytes], problem: str) -> None:
     server.says = says
     users = directory_of(config_of(server))
-    await users.learn("alice")
     with pytest.raises(UsersUnavailableError):
-        users.find("alice")
+        await users.ask("alice")
     assert problem in users.unreadable()[0]
 
 
@@ -93,19 +92,17 @@ async def test_other_answers_are_no_missing_user(server: Endpoint, says: tuple[i
 async def test_nonsense_about_one_user_affects_no_other(server: Endpoint, says: bytes, problem: str) -> None:
     server.odd["alice"] = says
     users = directory_of(config_of(server))
-    await users.learn("alice")
     with pytest.raises(UsersUnavailableError):
-        users.find("alice")
+        await users.ask("alice")
     with pytest.raises(UsersUnavailableError, match=problem):
         await users.try_login("alice", "secret")
     assert not users.unreadable()
-    await users.learn("bob")
-    assert users.find("bob") == "bob"
+    assert await users.ask("bob") == "bob"
 
 
 async def test_answer_about_a_password_must_be_true_or_false(server: Endpoint) -> None:
     users = directory_of(config_of(server))
-    await users.learn("alice")
+    await users.ask("alice")
     for said in (b"{}", b'{"right": "yes"}', b'{"right": 1}'):
         server.says = 200, said
         with pytest.raises(UsersUnavailableError):
@@ -144,10 +141,8 @@ async def test_endpoint_that_hangs_is_given_up(begins: bytes) -> None:
         await trio.sleep_forever()
 
     async with answering(hang) as users:
-        with trio.fail_after(10):
-            await users.learn("alice@example.org")
-        with pytest.raises(UsersUnavailableError):
-            users.find("alice@example.org")
+        with trio.fail_after(10), pytest.raises(UsersUnavailableError):
+            await users.ask("alice@example.org")
         assert "answer within 0.3 s" in users.unreadable()[0]
 
 
@@ -170,9 +165,8 @@ async def test_endless_answer_is_given_up(part: str) -> None:
             sent += 65536
 
     async with answering(flood) as users:
-        await users.learn("alice")
         with pytest.raises(UsersUnavailableError):
-            users.find("alice")
+            await users.ask("alice")
         assert sent < 20_000_000, "it is not read to its end"
         assert ("larger than" if part != "headers" else "no whole answer of HTTP") in users.unreadable()[0]
 

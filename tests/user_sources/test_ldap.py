@@ -24,7 +24,7 @@ from replicator.user_sources.ldap import LdapSource
 from replicator.user_sources.ldap_filter import escaped, filter_for
 from replicator.user_sources.limits import quota_of
 from replicator.users import ExternalDirectory, Found, Identity, Login, QuotaLimits, SourceError
-from replicator.users.elsewhere.answers import AFTER_PROBLEM_S
+from replicator.users.elsewhere.answers import AFTER_FAILURE_S
 from tests.user_sources.slapd import BASE, SERVICE_DN, Slapd, needs_slapd, restarted, slapd
 
 
@@ -105,16 +105,14 @@ async def test_look_up_needs_no_password(people: Slapd, directory_of: Maker) -> 
     with pytest.raises(UserNotLearnedError):
         users.find("alice@example.org")
     for name, user in {"alice@example.org": "alice", "x@example.org": None, "bob@other.example": "bob"}.items():
-        await users.learn(name)
-        assert users.find(name) == user
+        assert await users.ask(name) == user
 
 
 @needs_slapd
 @pytest.mark.parametrize("name", ["*", "alice)(uid=*", "a*", "(", "\\2a", "ali\\63e", "al*ce@example.org", "ä*", "|"])
 async def test_name_is_no_part_of_the_filter(people: Slapd, directory_of: Maker, name: str) -> None:
     users = directory_of(config_of(people))
-    await users.learn(name)
-    assert users.find(name) is None
+    assert await users.ask(name) is None
     assert not users.unreadable()
 
 
@@ -129,7 +127,7 @@ def test_names_are_escaped() -> None:
 async def test_attributes_say_quota_and_who_is_disabled(people: Slapd, directory_of: Maker) -> None:
     users = directory_of(config_of(people))
     for name in ("alice", "bob"):
-        await users.learn(name)
+        await users.ask(name)
     assert users.quota_limits("alice") == QuotaLimits(1024**3, 5)
     assert users.quota_limits("bob") == QuotaLimits(5, 7)
     assert users.find("bob") == "bob", "mail for a disabled user is accepted"
@@ -137,9 +135,8 @@ async def test_attributes_say_quota_and_who_is_disabled(people: Slapd, directory
     assert users.shuts_out("alice", None) is None
     assert await users.verify("bob", "hidden") is None
     assert not users.holds(Login("bob"))
-    await users.learn("carol")
     with pytest.raises(UsersUnavailableError):
-        users.find("carol")
+        await users.ask("carol")
     with pytest.raises(UsersUnavailableError, match="not 'lots'"):
         await users.try_login("carol", "quiet")
     assert not users.unreadable(), "others are known"
@@ -213,9 +210,9 @@ async def test_down_server_is_no_missing_user(
             for name in ("alice", "nobody"):
                 with pytest.raises(UsersUnavailableError):
                     await users.verify(name, "secret")
-                await users.learn(name)
-                with pytest.raises(UsersUnavailableError):
-                    users.find(name)
+            with pytest.raises(UsersUnavailableError):
+                await users.ask("nobody")
+            assert await users.ask("alice") == "alice", "mail for whom it knew is accepted"
             with pytest.raises(UsersUnavailableError, match="there is no connection"):
                 await users.try_login("alice", "secret")
         assert "there is no connection" in caplog.text
@@ -224,7 +221,7 @@ async def test_down_server_is_no_missing_user(
         assert "replicator_user_source_up 0.0" in exposition(registry).decode()
         again = restarted(server)
         try:
-            mock_clock.jump(AFTER_PROBLEM_S)
+            mock_clock.jump(AFTER_FAILURE_S)
             assert await users.verify("alice", "secret") == Login("alice")
             assert not users.unreadable()
         finally:
@@ -303,8 +300,7 @@ async def test_searches_share_a_connection_that_is_not_old(
     monkeypatch.setattr(ldap, "IDLE_S", idle_s)
     users = directory_of(config_of(people))
     for name in ("alice", "bob", "dave"):
-        await users.learn(name)
-        assert users.find(name) == name
+        assert await users.ask(name) == name
     assert len(opened) == connections
 
 
@@ -325,11 +321,10 @@ async def test_two_entries_are_an_error_of_one_user(
 ) -> None:
     registry = CollectorRegistry()
     users = directory_of(config_of(people), registry)
-    await users.learn("twin@example.org")
+    with pytest.raises(UsersUnavailableError):
+        await users.ask("twin@example.org")
     assert "one user is not known now" in caplog.text
     assert "replicator_user_source_up 1.0" in exposition(registry).decode()
-    with pytest.raises(UsersUnavailableError):
-        users.find("twin@example.org")
     with pytest.raises(UsersUnavailableError, match="the filter finds more than one entry"):
         await users.try_login("twin@example.org", "x")
     assert not users.unreadable()
@@ -338,9 +333,8 @@ async def test_two_entries_are_an_error_of_one_user(
 @needs_slapd
 async def test_own_name_must_lead_back(people: Slapd, directory_of: Maker) -> None:
     users = directory_of(replace(config_of(people), filter="(mail=%u)"))
-    await users.learn("alice@example.org")
     with pytest.raises(UsersUnavailableError):
-        users.find("alice@example.org")
+        await users.ask("alice@example.org")
     with pytest.raises(UsersUnavailableError, match="its user is 'alice', but is not what is found by that name"):
         await users.try_login("alice@example.org", "secret")
     assert not users.unreadable()

@@ -13,7 +13,7 @@ import trio.testing
 from replicator.errors import UserNotLearnedError, UsersUnavailableError
 from replicator.users import EntryError, ExternalDirectory, Found, Login, SourceError, Verdict, add_user
 from replicator.users.attempts.throttle import FREE_FAILURES_PAIR
-from replicator.users.elsewhere.answers import AFTER_PROBLEM_S
+from replicator.users.elsewhere.answers import AFTER_FAILURE_S, KNOWN_S
 from replicator.users.elsewhere.look_ups import TRY_AGAIN_S
 from tests.one_node import run_inline
 
@@ -28,6 +28,8 @@ class Source:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.is_down = False
+        self.is_empty = False
+        self.disabled = False
         self.takes_s = 0.0
 
     async def look_up(self, name: str) -> Found | None:
@@ -35,7 +37,7 @@ class Source:
         await self.rehearse()
         if name == "bob":
             raise EntryError("bob makes no sense")
-        return Found(name, f"entry of {name}") if name == "alice" else None
+        return Found(name, f"entry of {name}", self.disabled) if name == "alice" and not self.is_empty else None
 
     async def check(self, found: Found | None, password: str, address: str | None) -> Verdict:  # noqa: ARG002
         await self.rehearse()
@@ -64,25 +66,87 @@ async def test_answers_are_good_for_a_bounded_time(
     source: Source, users: ExternalDirectory, autojump_clock: trio.testing.MockClock
 ) -> None:
     for name, good_s in (("alice", FOUND_S), ("nobody", MISSING_S)):
-        await users.learn(name)
+        await users.ask(name)
         source.asked.clear()
         await trio.sleep(good_s - 0.1)
-        await users.learn(name)
+        await users.ask(name)
+        users.find(name)
         assert source.asked == []
-        await trio.sleep(2)  # whoever has just learned of the user may rely on it for a second
+        await trio.sleep(0.2)
         with pytest.raises(UserNotLearnedError):
             users.find(name)
-        await users.learn(name)
+        await users.ask(name)
         assert source.asked == [name]
 
 
-async def test_answers_about_the_parts_of_a_name_are_good_together(
+async def test_answers_about_the_parts_of_a_name_may_take_longer_than_they_are_good(
     source: Source, users: ExternalDirectory, autojump_clock: trio.testing.MockClock
 ) -> None:
     source.takes_s = MISSING_S - 1
-    await users.learn("alice+x@example.org")
+    assert await users.ask("alice+x@example.org") == "alice"
     assert source.asked == ["alice+x@example.org", "alice@example.org", "alice+x", "alice"]
-    assert users.find("alice+x@example.org") == "alice"
+
+
+@pytest.mark.parametrize("name", ["alice", "alice+x@example.org"])
+async def test_use_of_an_answer_does_not_prolong_it(
+    source: Source, users: ExternalDirectory, autojump_clock: trio.testing.MockClock, name: str
+) -> None:
+    async def seconds_until(wanted: Login | None) -> float:
+        """Log in again and again; return when the outcome was first this one."""
+        began = trio.current_time()
+        with trio.fail_after(200):
+            while await users.verify(name, "secret", address="192.0.2.1") != wanted:
+                users.forgive(None)
+                await trio.sleep(0.5)
+        return trio.current_time() - began
+
+    login = await users.verify(name, "secret", address="192.0.2.1")
+    assert login is not None
+    source.disabled = True
+    assert await seconds_until(None) <= FOUND_S + 2
+    assert not users.holds(login)
+    source.disabled = False
+    assert await seconds_until(login) <= FOUND_S + 2
+
+
+async def test_use_does_not_prolong_a_failure_or_that_nobody_has_a_name(
+    source: Source, users: ExternalDirectory, autojump_clock: trio.testing.MockClock
+) -> None:
+    async def outcome() -> str:
+        try:
+            return "right" if await users.verify("alice", "secret") else "wrong"
+        except UsersUnavailableError:
+            return "failed"
+
+    source.is_down = True
+    for _ in range(5):
+        assert await outcome() == "failed"
+        await trio.sleep(AFTER_FAILURE_S / 2)
+    source.is_down, source.is_empty = False, True
+    await trio.sleep(AFTER_FAILURE_S)
+    assert await outcome() == "wrong"
+    source.is_empty, began = False, trio.current_time()
+    with trio.fail_after(200):
+        while await outcome() == "wrong":
+            users.forgive(None)
+            await trio.sleep(0.1)
+    assert trio.current_time() - began <= MISSING_S + 1
+
+
+async def test_known_user_is_one_for_a_while_although_the_source_is_down(
+    source: Source, users: ExternalDirectory, autojump_clock: trio.testing.MockClock
+) -> None:
+    assert await users.ask("alice@example.org") == "alice"
+    assert await users.ask("nobody") is None
+    source.is_down = True
+    await trio.sleep(FOUND_S)
+    for name in ("alice@example.org", "alice"):
+        assert await users.ask(name) == users.find(name) == "alice"
+    with pytest.raises(UsersUnavailableError):  # somebody may have got that name meanwhile
+        await users.ask("nobody")
+    await trio.sleep(KNOWN_S - FOUND_S)
+    with pytest.raises(UsersUnavailableError):
+        await users.ask("alice")
 
 
 async def test_several_who_ask_share_one_request(
@@ -91,7 +155,7 @@ async def test_several_who_ask_share_one_request(
     source.takes_s = 1
     async with trio.open_nursery() as nursery:
         for _ in range(10):
-            nursery.start_soon(users.learn, "alice")
+            nursery.start_soon(users.ask, "alice")
     assert source.asked == ["alice"]
 
 
@@ -128,7 +192,7 @@ async def test_open_session_goes_on_while_the_source_is_down(
     with pytest.raises(UsersUnavailableError):
         await users.verify("alice", "secret")
     source.is_down = False
-    await trio.sleep(AFTER_PROBLEM_S)
+    await trio.sleep(AFTER_FAILURE_S)
     assert await users.verify("alice", "secret")
     nursery.cancel_scope.cancel()
 
@@ -137,10 +201,9 @@ async def test_nonsense_about_one_user_is_logged_once(
     source: Source, users: ExternalDirectory, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
-        await users.learn("bob")
         with pytest.raises(UsersUnavailableError):
-            users.find("bob")
-        await trio.sleep(AFTER_PROBLEM_S)
+            await users.ask("bob")
+        await trio.sleep(AFTER_FAILURE_S)
     assert source.asked == ["bob"] * 3
     assert users.unreadable() == []
     assert [record.getMessage() for record in caplog.records] == ["one user is not known now: bob makes no sense"]

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from replicator.errors import UsersUnavailableError
 from replicator.user_sources import users_of_server
 from replicator.users import ExternalDirectory, Login, add_user, set_disabled, set_password
+from replicator.users.elsewhere.answers import KNOWN_S
 from replicator.users.logins import REMEMBER_S
 from tests.user_sources.endpoint import Endpoint, config_of, serving
 
@@ -77,12 +78,14 @@ async def test_session_ends_with_the_master_or_its_password(users: ExternalDirec
     assert await users.verify("alice*admin", "mighty") is None
 
 
-async def test_no_master_while_the_server_is_down(
+async def test_master_acts_as_a_known_user_while_the_server_is_down(
     server: Endpoint, users: ExternalDirectory, mock_clock: trio.testing.MockClock
 ) -> None:
     assert await users.verify("alice*admin", "mighty")
     server.says = 500, b""
     mock_clock.jump(REMEMBER_S)
+    assert await users.verify("alice*admin", "mighty")
+    mock_clock.jump(KNOWN_S)
     with pytest.raises(UsersUnavailableError):
         await users.verify("alice*admin", "mighty")
 

@@ -65,54 +65,50 @@ async def test_users_of_an_address_are_learned(
 ) -> None:
     with pytest.raises(UserNotLearnedError):
         recipients.find(address)
-    await recipients.learn(address)
-    assert recipients.find(address) == found
+    assert await recipients.ask(address) == found
     asked = [question["user"] for question in server.questions]
-    await recipients.learn(address)
+    await recipients.ask(address)
     assert len(server.questions) == len(asked), "the answers are good for a while"
 
 
 async def test_address_is_no_missing_one_while_a_target_is_unknown(server: Endpoint, recipients: Recipients) -> None:
-    await recipients.learn("alice")
+    await recipients.ask("alice")
     server.says = 500, b""
-    await recipients.learn("info@example.org")
     with pytest.raises(UsersUnavailableError):
-        recipients.find("info@example.org")
+        await recipients.ask("info@example.org")
     assert recipients.find("alice") == ("alice",)
 
 
 async def test_targets_are_told_of_once_they_are_known_to_lead_nowhere(recipients: Recipients) -> None:
     assert recipients.problems() == []
-    await recipients.learn("team@example.org")
+    await recipients.ask("team@example.org")
     [problem] = recipients.problems()
     assert "aliases:2: gone is no user here" in problem
 
 
-class _Forgetful:
-    """Users of whom nothing can be learned in any time."""
+class _Slow:
+    """Users of whom little can be learned in any time."""
 
-    async def learn(self, name: str) -> None:  # noqa: ARG002 - the interface is the directory's
-        await trio.sleep(1)
+    async def ask(self, name: str) -> str | None:
+        await trio.sleep(2 * LEARNING_S)
+        return name
 
     def find(self, name: str) -> str | None:
         raise UserNotLearnedError(name)
 
 
 async def test_learning_has_an_end(autojump_clock: trio.testing.MockClock) -> None:
-    recipients = Recipients(_Forgetful())
-    await recipients.learn("alice")
-    assert trio.current_time() == pytest.approx(LEARNING_S, abs=1)
-    with pytest.raises(UserNotLearnedError):
-        recipients.find("alice")
+    with pytest.raises(UsersUnavailableError):
+        await Recipients(_Slow()).ask("alice")
+    assert trio.current_time() == LEARNING_S
 
 
-def test_answer_that_was_dropped_meanwhile_is_not_held() -> None:
+def test_answers_are_bounded() -> None:
     answers = Answers(60, 10)
     answers.note("first", Found("first", "1"), 0)
     for number in range(ANSWERS_MAX):
         answers.note(f"x{number}", None, 0)
-    answers.hold("first", 1)
-    assert answers.fresh("first", 0) is None
+    assert answers.known("first", 0) is None
     assert len(answers) == ANSWERS_MAX
 
 

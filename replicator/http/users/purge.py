@@ -56,11 +56,11 @@ async def _check_former(services: HttpServices, user: str) -> None:
     try:
         if services.user_table is None:
             # Raises if users are not known now. A name with a detail may be that of a former user beside a present one.
-            is_user = services.users.find(user) == user
+            is_user = await services.users.ask(user) == user
         else:
             is_user = await services.user_table.has(user)
             if is_user:
-                services.users.find(user)
+                await services.users.ask(user)
     except OtherClusterError:
         is_user = not _is_elsewhere(services, user)
     if is_user:

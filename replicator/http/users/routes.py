@@ -61,8 +61,8 @@ async def get_accounts(services: HttpServices, _request: Request) -> Response:
 
 
 async def get_user(services: HttpServices, request: Request) -> Response:
-    """Return a user, by any of the user's names. A server that knows the users has been asked."""
-    account = services.oversight.account(request.path["user"])
+    """Return a user, by any of the user's names. A server that knows the users is asked."""
+    account = await services.oversight.account(request.path["user"])
     if account is None:
         raise no_such_user(request.path["user"])
     return json_response(asdict(account))

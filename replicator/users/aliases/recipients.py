@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 import trio
 
@@ -63,41 +63,42 @@ class Recipients:
     def find(self, address: str) -> tuple[str, ...]:
         """Return the users whom mail to the address reaches, each once; none: the address is unknown.
 
-        Raises UsersUnavailableError while users or aliases are unknown, UserNotLearnedError if `learn` is to be called,
+        Raises UsersUnavailableError while users or aliases are unknown, UserNotLearnedError if it takes `ask`,
         OtherClusterError if the address is that of a user whose mail is there, and UnavailableError if it leads to too
         many others.
         """
-        search = self._search(address)
+        search = self._search(address, self._users)
         if search.unlearned:
             raise UserNotLearnedError(address)
-        if not search.found and search.elsewhere is not None:
-            raise search.elsewhere
-        return tuple(search.found)
+        return search.users()
 
-    async def learn(self, address: str) -> None:
-        """Learn of all users on whom `find` depends, so that it can answer now. Raises nothing.
+    async def ask(self, address: str) -> tuple[str, ...]:
+        """Return what `find` does, after asking about all users on whom that depends. Raises as `find`.
 
-        If that takes longer than `LEARNING_S`, `find` still raises UserNotLearnedError.
+        Raises UsersUnavailableError if it takes longer than `LEARNING_S`.
         """
         await trio.lowlevel.checkpoint()
         limit = trio.CapacityLimiter(LEARNED_AT_ONCE)
+        heard = _Heard(self._users)
 
-        async def learn(name: str) -> None:
+        async def ask(name: str) -> None:
             async with limit:
-                await self._users.learn(name)
+                await heard.ask(name)
 
-        with trio.move_on_after(LEARNING_S), suppress(MailError):  # which `find` raises again
-            while names := self._search(address).unlearned:  # a catch-all address may need another round
+        with trio.move_on_after(LEARNING_S):
+            while (search := self._search(address, heard)).unlearned:  # a catch-all address may need another round
                 async with trio.open_nursery() as nursery:
-                    for name in names:
-                        nursery.start_soon(learn, name)
+                    for name in search.unlearned:
+                        nursery.start_soon(ask, name)
+            return search.users()
+        raise UsersUnavailableError("the server that knows the users takes too long for all of this alias; try again")
 
-    def _search(self, address: str) -> _Search:
+    def _search(self, address: str, users: _Names) -> _Search:
         """Return the search for the users of an address, which is done. Raises as `find`."""
         self.refresh()
         if self._table is None:
             raise UsersUnavailableError("the aliases cannot be read now; try again later")
-        search = _Search(self._table, self._users, self._just_lost())
+        search = _Search(self._table, users, self._just_lost())
         search.expand(folded(address), ())
         return search
 
@@ -160,7 +161,39 @@ class Recipients:
         self._unreadable = text
 
 
-def _key_of(table: AliasTable, users: UserNames, address: str) -> str | None:
+class _Names(Protocol):
+    """The part of `UserNames` that never waits."""
+
+    def find(self, name: str) -> str | None:
+        """See `UserNames`."""
+        ...
+
+
+class _Heard:
+    """Users as one search hears of them: an answer holds for all of it, however long the other answers take."""
+
+    def __init__(self, users: UserNames) -> None:
+        self._users = users
+        self._answers: dict[str, str | MailError | None] = {}
+
+    async def ask(self, name: str) -> None:
+        """Ask about a name, for `find`. Raises nothing."""
+        try:
+            self._answers[name] = await self._users.ask(name)
+        except MailError as error:
+            self._answers[name] = error
+
+    def find(self, name: str) -> str | None:
+        """See `UserNames`."""
+        if name not in self._answers:
+            return self._users.find(name)
+        answer = self._answers[name]
+        if isinstance(answer, MailError):
+            raise answer
+        return answer
+
+
+def _key_of(table: AliasTable, users: _Names, address: str) -> str | None:
     """Return the alias by which an address is looked up; None: it may be a user's. Raises as `UserNames.find`."""
     key = next((one for one in candidates(address) if one in table.aliases), None)
     if key is not None:
@@ -182,7 +215,7 @@ def problems_of(table: AliasTable, path: Path, users: UserNames) -> Iterator[str
         return  # told when the file changes next, if it is still wrong
 
 
-def _leads_on(table: AliasTable, users: UserNames, name: str, target: str) -> bool:
+def _leads_on(table: AliasTable, users: _Names, name: str, target: str) -> bool:
     """Return True if a target of the alias `name` is another alias, or may be a user here. Raises MailError."""
     try:
         key = _key_of(table, users, target)
@@ -196,7 +229,7 @@ def _leads_on(table: AliasTable, users: UserNames, name: str, target: str) -> bo
 class _Search:
     """The search for the users of one address, who are `found`. Without those `unlearned`, it is not complete."""
 
-    def __init__(self, table: AliasTable, users: UserNames, lost: Collection[str]) -> None:
+    def __init__(self, table: AliasTable, users: _Names, lost: Collection[str]) -> None:
         """`lost`: aliases that have just gone. Until that is sure, mail goes to nobody else in their place."""
         self._table = table
         self._users = users
@@ -206,6 +239,12 @@ class _Search:
         self.found: dict[str, None] = {}
         self.unlearned: dict[str, None] = {}
         self.elsewhere: OtherClusterError | None = None
+
+    def users(self) -> tuple[str, ...]:
+        """Return the users whom it has found. Raises OtherClusterError if there is only one elsewhere."""
+        if not self.found and self.elsewhere is not None:
+            raise self.elsewhere
+        return tuple(self.found)
 
     def expand(self, address: str, path: tuple[str, ...]) -> None:
         """Find the users of an address. `path`: the aliases that lead to it. Raises as `Recipients.find`."""

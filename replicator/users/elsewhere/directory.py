@@ -108,14 +108,18 @@ class ExternalDirectory:
         """Return why the source does not answer now, and all problems of the file of masters."""
         return [*self.unreadable(), *(self._masters.file.problems() if self._masters is not None else ())]
 
-    async def learn(self, name: str) -> None:
-        """Ask the source about a name, unless its answer is known, so that `find` can answer now. Raises nothing."""
-        await self._look_ups.learn(name)
+    async def ask(self, name: str) -> str | None:
+        """Return what `find` does, after asking the source unless its answer is known.
+
+        Raises UsersUnavailableError if the source fails.
+        """
+        found = await self._look_ups.ask(name)
+        return None if found is None else found.user
 
     def find(self, name: str) -> str | None:
         """Return the user of an address or login name (see `names`), even one who is disabled; None if unknown.
 
-        Raises UserNotLearnedError if `learn` is to be called first, and UsersUnavailableError if the source fails.
+        Raises UserNotLearnedError if it takes `ask`, and UsersUnavailableError if the source fails.
         """
         found = self._look_ups.find(name)
         return None if found is None else found.user
@@ -132,9 +136,9 @@ class ExternalDirectory:
         """Return what the source said of users whom it has found lately."""
         return [self._account(found) for found in self._look_ups.users()]
 
-    def account(self, name: str) -> Account | None:
-        """Return what the source says of the user of this name; None: there is none. Raises as `find`."""
-        found = self._look_ups.find(name)
+    async def account(self, name: str) -> Account | None:
+        """Return what the source says of the user of this name; None: there is none. Raises as `ask`."""
+        found = await self._look_ups.ask(name)
         return None if found is None else self._account(found)
 
     def _account(self, found: Found) -> Account:
@@ -162,8 +166,8 @@ class ExternalDirectory:
 
     def quota_limits(self, user: str) -> QuotaLimits:
         """Return the limits on what the user's mail may take, by the source's last answer."""
-        answer = self._look_ups.last(user)
-        return self._quota if answer is None or answer.found is None else self._quota._replace(**answer.found.limits)
+        known = self._look_ups.last(user)
+        return self._quota if known is None or known.found is None else self._quota._replace(**known.found.limits)
 
     @property
     def has_masters(self) -> bool:
@@ -202,8 +206,7 @@ class ExternalDirectory:
         return await _evenly(self._verify(name, secret, address, patience_s))
 
     async def _verify(self, name: str, secret: bytes, address: str | None, patience_s: float) -> Login | None:
-        await self.learn(name)
-        found = self._look_ups.find(name)
+        found = await self._look_ups.ask(name)
         # Failures count for the resolved user: one account has many names, by its details.
         user = folded(name) if found is None else found.user
         text = _text_of(secret)
@@ -227,8 +230,7 @@ class ExternalDirectory:
     async def _verify_master(
         self, masters: Masters, acting: Acting, secret: bytes, address: str | None, patience_s: float
     ) -> Login | None:
-        await self.learn(acting.user)
-        found = self._look_ups.find(acting.user)
+        found = await self._look_ups.ask(acting.user)
         owner, passwords = acting.master, masters.passwords
         may = found is not None and not found.disabled and passwords.lets_in(owner, address)
 
@@ -341,12 +343,8 @@ class ExternalDirectory:
         return await _evenly(self._admit(name, identity, address))
 
     async def _admit(self, name: str, identity: Identity | None, address: str | None) -> Login | None:
-        await self.learn(name)
-        found = self._look_ups.find(name)
-        other = None
-        if identity is not None:
-            await self.learn(identity.name)
-            other = self._look_ups.find(identity.name)
+        found = await self._look_ups.ask(name)
+        other = None if identity is None else await self._look_ups.ask(identity.name)
 
         async def check() -> Login | None:
             await trio.lowlevel.checkpoint()
@@ -362,8 +360,8 @@ class ExternalDirectory:
         An answer that is too old is asked for again meanwhile. A changed password does not end a session, unless it is
         a master's: the node does not hear of others.
         """
-        answer = self._look_ups.last(login.user)
-        if answer is not None and answer.was_given and (answer.found is None or answer.found.disabled):
+        known = self._look_ups.last(login.user)
+        if known is not None and (known.found is None or known.found.disabled):
             return False
         if login.until_ms is not None and login.until_ms <= self._clock_ms():
             return False

@@ -1,13 +1,14 @@
 """Look-ups of users at a source elsewhere: who asks, and what is known without asking. Belongs to the event loop.
 
-Whoever waits for nothing gets answers that are known already; `learn` asks the source first.
+Whoever may wait asks, and the source is asked unless its answer is still good. `find` never waits. While the source is
+down, a user who is known still is one; that nobody has a name is believed of good answers only.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import TypeVar
 
@@ -16,7 +17,7 @@ import trio
 from replicator.errors import UserNotLearnedError, UsersUnavailableError
 from replicator.runtime.metrics import UserSourceMetrics
 from replicator.users.attempts.turns import Turns
-from replicator.users.elsewhere.answers import HOLD_S, Answer, Answers
+from replicator.users.elsewhere.answers import Answers, Known
 from replicator.users.elsewhere.source import EntryError, Found, SourceError, UserSource, Verdict
 from replicator.users.names import candidates
 from replicator.users.passwd_file.line import check_user_name
@@ -27,8 +28,10 @@ TRY_AGAIN_S = 5.0
 WANTED_MAX = 1_000
 """Users about whom the source is to be asked again. Others ask again by themselves at their next command."""
 
-TOLD_MAX = 100
+LOGGED_MAX = 100
 """Problems of single users that are remembered as logged."""
+
+UNAVAILABLE = "the server that knows the users does not answer; try again later"
 
 T = TypeVar("T")
 
@@ -48,7 +51,7 @@ class LookUps:
         self._asking: Turns[str] = Turns()
         self._wanted: OrderedDict[str, None] = OrderedDict()
         self._is_wanted = trio.Event()
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self.problem: str | None = None  # why the source does not answer now
 
     async def run(self) -> None:
@@ -63,7 +66,8 @@ class LookUps:
                     await self._is_wanted.wait()
                 if self._wanted:
                     user, _ = self._wanted.popitem(last=False)
-                    await self._learn_one(user)
+                    with suppress(UsersUnavailableError):  # which is noted as the problem
+                        await self._learned(user)
                 elif self.problem is not None:
                     await self._rehearse()
                 if not self._wanted:
@@ -75,42 +79,41 @@ class LookUps:
         with suppress(SourceError):  # which is noted as the problem
             await self._timed("look_up", self._source.rehearse, lambda _: "missing")
 
-    async def learn(self, name: str) -> None:
-        """Ask the source about a name, unless its answer is known, so that `find` can answer now. Raises nothing."""
-        await trio.lowlevel.checkpoint()
-        asked = []
-        for candidate in candidates(name):
-            answer = await self._learn_one(candidate)
-            asked.append(candidate)
-            if answer.problem is not None or answer.found is not None:
-                break
-        for candidate in asked:  # the first answer may have grown old while the source took its time over the last one
-            self._answers.hold(candidate, trio.current_time() + HOLD_S)
-
-    def find(self, name: str) -> Found | None:
+    async def ask(self, name: str) -> Found | None:
         """Return the user of an address or login name (see `names`), even one who is disabled; None if unknown.
 
-        Raises UserNotLearnedError if `learn` is to be called first, and UsersUnavailableError if the source fails.
+        The source is asked unless its answers are known. Raises UsersUnavailableError if it fails.
+        """
+        await trio.lowlevel.checkpoint()
+        known: list[Known] = []
+        for candidate in candidates(name):
+            known.append(await self._learned(candidate))
+            if known[-1].found is not None:
+                break
+        return _chosen(known)
+
+    async def ask_of(self, user: str) -> Found | None:
+        """Return the user of exactly this name; None: there is none now. Raises as `ask`."""
+        await trio.lowlevel.checkpoint()
+        return _chosen([await self._learned(user)])
+
+    def find(self, name: str) -> Found | None:
+        """Return what `ask` would, by answers that are known.
+
+        Raises UserNotLearnedError if the source is to be asked first, and UsersUnavailableError if it has just failed.
         """
         now = trio.current_time()
-        for candidate in candidates(name):
-            answer = self._answers.fresh(candidate, now)
-            if answer is None:
-                raise UserNotLearnedError(name)
-            if answer.problem is not None:
-                raise UsersUnavailableError("the server that knows the users does not answer; try again later")
-            if answer.found is not None:
-                return answer.found
-        return None
+        return _chosen(self._known(candidate, now) for candidate in candidates(name))
 
     async def found_now(self, name: str) -> Found | None:
         """Ask the source, whatever is known, and return the user. Raises UsersUnavailableError that says why."""
-        for candidate in candidates(name):
-            answer = await self._ask(candidate)
-            if answer.problem is not None:
-                raise UsersUnavailableError(answer.problem)
-            if answer.found is not None:
-                return answer.found
+        try:
+            for candidate in candidates(name):
+                found = await self._told(candidate)
+                if found is not None:
+                    return found
+        except SourceError as error:
+            raise UsersUnavailableError(str(error)) from error
         return None
 
     def users(self) -> list[Found]:
@@ -118,41 +121,54 @@ class LookUps:
         return list(self._answers.users())
 
     def known_as(self, name: str) -> Found | None:
-        """Return the user of a name by the last answers, however old; None if there are none."""
-        answers = (self._answers.last(candidate) for candidate in candidates(name))
-        return next((answer.found for answer in answers if answer is not None and answer.found is not None), None)
+        """Return the user of a name by what is known, good or not; None if nothing is."""
+        known = (self._answers.known(candidate, trio.current_time()) for candidate in candidates(name))
+        return next((each.found for each in known if each is not None and each.found is not None), None)
 
-    def last(self, user: str) -> Answer | None:
-        """Return the last answer about a user; have the source asked again if it is too old."""
-        if self._answers.fresh(user, trio.current_time()) is None and len(self._wanted) < WANTED_MAX:
+    def last(self, user: str) -> Known | None:
+        """Return what is known of a user; have the source asked again if that is not good."""
+        known = self._answers.known(user, trio.current_time())
+        if (known is None or not known.is_good) and len(self._wanted) < WANTED_MAX:
             self._wanted[user] = None
             self._is_wanted.set()
-        return self._answers.last(user)
+        return known
 
     async def checked(self, found: Found | None, password: str, address: str | None) -> Verdict:
         """Return the source's verdict about a password. Raises UsersUnavailableError."""
         try:
             return await self._timed("check", lambda: self._source.check(found, password, address), _result_of_check)
         except SourceError as error:
-            text = "the server that knows the users does not answer; try again later"
-            raise UsersUnavailableError(text) from error
+            raise UsersUnavailableError(UNAVAILABLE) from error
 
-    async def _learn_one(self, name: str) -> Answer:
-        """Return a fresh answer about exactly this name. Several who ask at a time share one request."""
+    def _known(self, name: str, now: float) -> Known:
+        """Return what is known of exactly this name. Raises as `find`."""
+        known = self._answers.known(name, now)
+        if (known is None or not known.is_good) and not self._answers.has_failed(name, now):
+            raise UserNotLearnedError(name)
+        return _at_least(known)
+
+    async def _learned(self, name: str) -> Known:
+        """Return a good answer about exactly this name. Several who ask at a time share one request.
+
+        If the source fails, return what is known. Raises UsersUnavailableError if that is nothing.
+        """
         async with self._asking.of(name):
-            return self._answers.fresh(name, trio.current_time()) or await self._ask(name)
+            with suppress(UserNotLearnedError):
+                return self._known(name, trio.current_time())
+            try:
+                return Known(await self._told(name), is_good=True)
+            except SourceError:
+                return _at_least(self._answers.known(name, trio.current_time()))
 
-    async def _ask(self, name: str) -> Answer:
-        """Ask the source about exactly this name, and keep its answer."""
+    async def _told(self, name: str) -> Found | None:
+        """Ask the source about exactly this name, and keep its answer. Raises SourceError."""
         try:
             found = await self._looked_up(name) if _is_user_name(name) else None
-        except SourceError as error:
-            self._answers.note_problem(name, str(error), trio.current_time())
-        else:
-            self._answers.note(name, found, trio.current_time())
-        answer = self._answers.last(name)
-        assert answer is not None
-        return answer
+        except SourceError:
+            self._answers.note_failure(name, trio.current_time())
+            raise
+        self._answers.note(name, found, trio.current_time())
+        return found
 
     async def _looked_up(self, name: str) -> Found | None:
         """Return the user of exactly this name. Raises SourceError."""
@@ -197,11 +213,33 @@ class LookUps:
 
     def _tell_of_entry(self, error: EntryError) -> None:
         """Log what is wrong with one user, once: mail for the user comes again and again."""
-        if str(error) not in self._told:
-            if len(self._told) >= TOLD_MAX:
-                self._told.clear()
-            self._told.add(str(error))
+        if str(error) not in self._logged:
+            if len(self._logged) >= LOGGED_MAX:
+                self._logged.clear()
+            self._logged.add(str(error))
             log.warning("one user is not known now: %s", error)
+
+
+def _at_least(known: Known | None) -> Known:
+    """Return what is known while the source does not answer. Raises UsersUnavailableError if that is nothing."""
+    if known is None:
+        raise UsersUnavailableError(UNAVAILABLE)
+    return known
+
+
+def _chosen(known: Iterable[Known]) -> Found | None:
+    """Return the user of the best name that somebody has; None: nobody has any.
+
+    Raises UsersUnavailableError if somebody may have one by now.
+    """
+    all_good = True
+    for each in known:
+        if each.found is not None:
+            return each.found
+        all_good = all_good and each.is_good
+    if not all_good:
+        raise UsersUnavailableError(UNAVAILABLE)
+    return None
 
 
 def _is_user_name(name: str) -> bool:

@@ -170,10 +170,13 @@ async def test_mail_and_log_ins(tmp_path: Path, people: Slapd, doors: int) -> No
         assert await in_thread(ask, config, "team@example.org") == "OK team@example.org,"
         assert await in_thread(ask, config, "nobody@example.org") == "NOTFOUND ,"
         people.stop()
+        await until(is_deferred, config, "nobody@example.org")
         for name in ("alice@example.org", "nobody@example.org"):
-            await until(is_deferred, config, name)
             await until(is_unavailable, config, name)
-        assert (await in_thread(ask, config, "team@example.org")).startswith("TEMP ")
+        for known in ("alice@example.org", "team@example.org"):
+            assert await in_thread(deliver, config, known) == {}
+        assert await in_thread(ask, config, "team@example.org") == "OK team@example.org,"
+        assert (await in_thread(ask, config, "nobody@example.org")).startswith("TEMP ")
         assert "there is no connection" in await in_thread(health, config)
         with heard("answers again") as answers:
             again = restarted(people)
