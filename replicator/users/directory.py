@@ -193,8 +193,9 @@ class UserDirectory:
         """Replace the limits of users whose lines set none."""
         self._quota = quota
 
-    def quota_limits(self, user: str) -> QuotaLimits:
+    async def quota_limits(self, user: str) -> QuotaLimits:
         """Return the limits on what the user's mail may take."""
+        await trio.lowlevel.checkpoint()
         self.refresh()
         return self._quota._replace(**self._file.table.quotas.get(user, {})) if self._file.table else self._quota
 

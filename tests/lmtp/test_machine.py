@@ -460,7 +460,11 @@ def test_starttls_is_not_offered_without_certificates() -> None:
 
 @pytest.mark.parametrize("size", [None, 1, 7])
 def test_unknown_recipients_are_asked_for_and_answered_in_order(size: int | None) -> None:
-    answers = {"alice@here": ("alice",), "nobody@here": (), "slow@here": UsersUnavailableError("try again")}
+    answers: dict[str, tuple[str, ...] | MailError] = {
+        "alice@here": ("alice",),
+        "nobody@here": (),
+        "slow@here": UsersUnavailableError("try again"),
+    }
     asked = []
 
     def find(name: str) -> tuple[str, ...]:

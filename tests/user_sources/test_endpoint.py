@@ -47,7 +47,7 @@ async def test_questions_and_answers(server: Endpoint, tmp_path: Path) -> None:
         "protocol": "imap",
     }
     assert set(server.tokens) == {"Bearer abc"}
-    assert users.quota_limits("alice") == QuotaLimits(1024**3, 5)
+    assert await users.quota_limits("alice") == QuotaLimits(1024**3, 5)
     assert await users.verify("alice", "wrong") is None
     assert await users.verify("bob", "hidden") is None
     assert users.shuts_out("bob", None) == f"the user is disabled at {config_of(server).url}"

@@ -128,8 +128,8 @@ async def test_attributes_say_quota_and_who_is_disabled(people: Slapd, directory
     users = directory_of(config_of(people))
     for name in ("alice", "bob"):
         await users.ask(name)
-    assert users.quota_limits("alice") == QuotaLimits(1024**3, 5)
-    assert users.quota_limits("bob") == QuotaLimits(5, 7)
+    assert await users.quota_limits("alice") == QuotaLimits(1024**3, 5)
+    assert await users.quota_limits("bob") == QuotaLimits(5, 7)
     assert users.find("bob") == "bob", "mail for a disabled user is accepted"
     assert users.shuts_out("bob@example.org", None) == f"the user is disabled at {people.ldaps_url}"
     assert users.shuts_out("alice", None) is None

@@ -164,10 +164,13 @@ class ExternalDirectory:
         """Replace the limits of users for whom the source sets none."""
         self._quota = quota
 
-    def quota_limits(self, user: str) -> QuotaLimits:
-        """Return the limits on what the user's mail may take, by the source's last answer."""
-        known = self._look_ups.last(user)
-        return self._quota if known is None or known.found is None else self._quota._replace(**known.found.limits)
+    async def quota_limits(self, user: str) -> QuotaLimits:
+        """Return the limits on what the user's mail may take. The source is asked unless its answer is known.
+
+        Raises UsersUnavailableError if it fails: the mail is to wait, for the user may have more room than others.
+        """
+        found = await self._look_ups.ask_of(user)
+        return self._quota if found is None else self._quota._replace(**found.limits)
 
     @property
     def has_masters(self) -> bool:
