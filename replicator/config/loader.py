@@ -321,16 +321,16 @@ def _ldap(section: Section, file: Callable[[object], Path]) -> LdapConfig | None
         for key in fields(LdapConfig):
             section.take(key.name.removesuffix("_s"), values.text, None)
         return None
-    defaults = LdapConfig("", "", "")
+    defaults = LdapConfig("", "", "", "")
     ldap = LdapConfig(
         url=section.take_required("url", values.ldap_url, "ldaps://ldap.example.org"),
         base=section.take_required("base", values.text, "ou=people,dc=example,dc=org"),
         filter=section.take_required("filter", values.ldap_filter, "(mail=%u)"),
+        user_attribute=section.take_required("user_attribute", values.attribute, "uid"),
         starttls=section.take("starttls", values.boolean, defaults.starttls),
         ca=section.take("ca", file, None),
         bind_dn=section.take("bind_dn", values.text, None),
         password_file=section.take("password_file", file, None),
-        user_attribute=section.take("user_attribute", values.attribute, None),
         quota_attribute=section.take("quota_attribute", values.attribute, None),
         disabled_attribute=section.take("disabled_attribute", values.attribute, None),
         timeout_s=section.take("timeout", values.duration(0.1, SERVER_TIMEOUT_MAX_S), defaults.timeout_s),

@@ -187,11 +187,11 @@ class LdapConfig:
     url: str
     base: str
     filter: str
+    user_attribute: str
     starttls: bool = False
     ca: Path | None = None
     bind_dn: str | None = None
     password_file: Path | None = None
-    user_attribute: str | None = None
     quota_attribute: str | None = None
     disabled_attribute: str | None = None
     timeout_s: float = 5.0

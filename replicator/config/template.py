@@ -201,7 +201,7 @@ def _oauth(oauth: OauthConfig, directory: Path) -> str:
 
 def _ldap(ldap: LdapConfig, directory: Path) -> str:
     paths = {"ca": ldap.ca, "password_file": ldap.password_file}
-    keys = ("bind_dn", "user_attribute", "quota_attribute", "disabled_attribute")
+    keys = ("bind_dn", "quota_attribute", "disabled_attribute")
     given = {key: value for key in keys if (value := getattr(ldap, key)) is not None}
     return (
         "[ldap]    # the server that knows the users\n"
@@ -210,6 +210,7 @@ def _ldap(ldap: LdapConfig, directory: Path) -> str:
         + "".join(f"{key} = {_path(path, directory)}\n" for key, path in paths.items() if path is not None)
         + f"base = {_quoted(ldap.base)}\n"
         f"filter = {_quoted(ldap.filter)}    # %u: a name; %n, %d: before and after its @\n"
+        f"user_attribute = {_quoted(ldap.user_attribute)}    # the user's own name, of which the mail is\n"
         + "".join(f"{key} = {_quoted(value)}\n" for key, value in given.items())
         + _patience(ldap)
     )

@@ -137,7 +137,7 @@ class LdapSource:
         """Raises SourceError, LDAPException."""
         config, text = self._config, filter_for(self._config.filter, name)
         named = (config.user_attribute, config.quota_attribute, config.disabled_attribute)
-        wanted = [each for each in named if each is not None] or ["1.1"]  # no attribute: RFC 4511 section 4.5.1.8
+        wanted = [each for each in named if each is not None]
         limit_s = _whole(config.timeout_s)
         try:
             connection.search(config.base, text, SUBTREE, attributes=wanted, size_limit=ENTRIES_MAX, time_limit=limit_s)
@@ -152,7 +152,7 @@ class LdapSource:
         if code != SUCCESS:
             key = KEYS_BY_RESULT.get(described, "filter")
             raise self._error(f"the search below {config.base!r} failed: {described}", key)
-        return self._found(name, entries[0]) if entries else None
+        return self._found(entries[0]) if entries else None
 
     def _keep(self, connection: Connection) -> None:
         """Keep a connection for another search, if there is room."""
@@ -161,17 +161,15 @@ class LdapSource:
         else:
             self._idle.append(_Idle(connection, time.monotonic() + IDLE_S))
 
-    def _found(self, name: str, entry: Mapping[str, object]) -> Found:
+    def _found(self, entry: Mapping[str, object]) -> Found:
         """Return the user of an entry. Raises EntryError."""
         values = _values(entry["raw_attributes"])
         dn = str(entry["dn"])
-        return Found(self._own_name(dn, values) or name, dn, self._is_disabled(values), self._limits(dn, values))
+        return Found(self._own_name(dn, values), dn, self._is_disabled(values), self._limits(dn, values))
 
-    def _own_name(self, dn: str, values: Mapping[str, Sequence[str]]) -> str | None:
-        """Return the user's own name in lower case; None: no attribute is configured. Raises EntryError."""
+    def _own_name(self, dn: str, values: Mapping[str, Sequence[str]]) -> str:
+        """Return the user's own name in lower case, which is one however the name was written. Raises EntryError."""
         attribute = self._config.user_attribute
-        if attribute is None:
-            return None
         named = values.get(attribute.lower(), ())
         if len(named) != 1:
             raise EntryError(f"{self.name}: {dn} has {len(named) or 'no'} values of {attribute}")

@@ -13,6 +13,7 @@ LEAST = {
     "url": '"ldaps://ldap.example.org"',
     "base": '"ou=people,dc=example,dc=org"',
     "filter": '"(mail=%u)"',
+    "user_attribute": '"uid"',
 }
 
 
@@ -26,7 +27,7 @@ def load(directory: Path, more: str = "", **keys: str) -> Config:
 
 
 def test_least_and_all(tmp_path: Path) -> None:
-    least = LdapConfig("ldaps://ldap.example.org", "ou=people,dc=example,dc=org", "(mail=%u)")
+    least = LdapConfig("ldaps://ldap.example.org", "ou=people,dc=example,dc=org", "(mail=%u)", "uid")
     assert user_server(load(tmp_path)) == least
     assert (least.host, least.port) == ("ldap.example.org", 636)
     ldap = load(
@@ -36,7 +37,7 @@ def test_least_and_all(tmp_path: Path) -> None:
         ca='"ca.pem"',
         bind_dn='"cn=mail"',
         password_file='"password"',
-        user_attribute='"uid"',
+        user_attribute='"sAMAccountName"',
         quota_attribute='"mailQuota"',
         disabled_attribute='"nsAccountLock"',
         timeout='"2s"',
@@ -45,6 +46,7 @@ def test_least_and_all(tmp_path: Path) -> None:
     ).ldap
     assert ldap is not None
     assert (ldap.host, ldap.port, ldap.timeout_s, ldap.cache_s, ldap.cache_missing_s) == ("::1", 3890, 2, 300, 1)
+    assert ldap.user_attribute == "sAMAccountName"
     assert (ldap.ca, ldap.password_file) == (tmp_path / "ca.pem", tmp_path / "password")
 
 
@@ -63,20 +65,21 @@ def test_section_is_not_used_for_other_sources(tmp_path: Path) -> None:
     ("keys", "line", "problem"),
     [
         ({"base": ""}, 3, "'base' is missing in"),
+        ({"user_attribute": ""}, 3, "'user_attribute' is missing in"),
         ({"url": '"https://ldap"'}, 4, "url: expected a URL"),
         ({"url": '"ldap://ldap.example.org"'}, 4, "url: passwords would cross the network"),
         ({"url": '"ldap://127.0.0.1:99999"'}, 4, "url: expected a"),
-        ({"starttls": "true"}, 7, "starttls: an ldaps:// URL begins with TLS"),
-        ({"url": '"ldap://127.0.0.1"', "ca": '"ca.pem"'}, 7, "ca: it has no use without TLS"),
+        ({"starttls": "true"}, 8, "starttls: an ldaps:// URL begins with TLS"),
+        ({"url": '"ldap://127.0.0.1"', "ca": '"ca.pem"'}, 8, "ca: it has no use without TLS"),
         ({"filter": '"(mail=alice)"'}, 6, "filter: expected a filter with %u"),
         ({"filter": '"(mail=%x%u)"'}, 6, "filter: expected a filter with %u"),
         ({"filter": '"mail=%u"'}, 6, "filter: expected a filter in parentheses"),
-        ({"bind_dn": '"cn=mail"'}, 7, "bind_dn: its password is missing"),
-        ({"password_file": '"password"'}, 7, "password_file: it has no use"),
-        ({"password_file": '"nowhere"', "bind_dn": '"cn=mail"'}, 7, "password_file: "),
+        ({"bind_dn": '"cn=mail"'}, 8, "bind_dn: its password is missing"),
+        ({"password_file": '"password"'}, 8, "password_file: it has no use"),
+        ({"password_file": '"nowhere"', "bind_dn": '"cn=mail"'}, 8, "password_file: "),
         ({"user_attribute": '"a b"'}, 7, "user_attribute: expected the name of an attribute"),
-        ({"timeout": '"1m"'}, 7, "timeout: expected a duration from 0.1s to 15s"),
-        ({"cache": '"0s"'}, 7, "cache: expected a duration from 1s"),
+        ({"timeout": '"1m"'}, 8, "timeout: expected a duration from 0.1s to 15s"),
+        ({"cache": '"0s"'}, 8, "cache: expected a duration from 1s"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, keys: dict[str, str], line: int, problem: str) -> None:

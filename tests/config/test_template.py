@@ -77,7 +77,7 @@ def ldaps(draw: st.DrawFn, directory: Path) -> LdapConfig:
     url = draw(st.sampled_from(["ldaps://ldap.example.org", "ldap://127.0.0.1:389", "ldap://ldap.example.org"]))
     needs = url == "ldap://ldap.example.org"
     has_password = draw(st.booleans())
-    attributes = st.none() | st.from_regex(r"[a-z][a-zA-Z0-9-]{0,20}", fullmatch=True)
+    attributes = st.from_regex(r"[a-z][a-zA-Z0-9-]{0,20}", fullmatch=True)
     has_tls = needs or url.startswith("ldaps:")
     return LdapConfig(
         url=url,
@@ -88,8 +88,8 @@ def ldaps(draw: st.DrawFn, directory: Path) -> LdapConfig:
         bind_dn=draw(WORDS) if has_password else None,
         password_file=directory / "password" if has_password else None,
         user_attribute=draw(attributes),
-        quota_attribute=draw(attributes),
-        disabled_attribute=draw(attributes),
+        quota_attribute=draw(st.none() | attributes),
+        disabled_attribute=draw(st.none() | attributes),
         timeout_s=draw(st.integers(100, 15_000)) / 1000,
         cache_s=draw(st.integers(1_000, 3_600_000)) / 1000,
         cache_missing_s=draw(st.integers(1_000, 3_600_000)) / 1000,

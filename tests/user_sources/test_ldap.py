@@ -116,6 +116,16 @@ async def test_name_is_no_part_of_the_filter(people: Slapd, directory_of: Maker,
     assert not users.unreadable()
 
 
+@needs_slapd
+async def test_all_spellings_that_the_server_takes_are_one_user(people: Slapd, directory_of: Maker) -> None:
+    users = directory_of(config_of(people))
+    spellings = ("alice", "ALICE", "\uff41lice", "a\uff4cice@example.org", "al\u2170ce")
+    assert {name: await users.ask(name) for name in spellings} == dict.fromkeys(spellings, "alice")
+    for name in spellings:
+        assert await users.verify(name, "wrong", address="192.0.2.1") is None
+    assert {one.user for one in users.penalties() if one.user} == {"alice"}, "guessing is slowed for all together"
+
+
 def test_names_are_escaped() -> None:
     assert escaped("a*(b)\\c\0") == "a\\2a\\28b\\29\\5cc\\00"
     assert escaped("ä=<>&|!%") == "\\c3\\a4\\3d\\3c\\3e\\26\\7c\\21\\25"
@@ -372,7 +382,7 @@ async def test_right_settings_have_no_fault(people: Slapd) -> None:
 async def test_silent_server_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"ldap://127.0.0.1:{silent.getsockname()[1]}"
-        source = LdapSource(LdapConfig(url, "dc=x", "(uid=%u)", timeout_s=0.2), Abandoning())
+        source = LdapSource(LdapConfig(url, "dc=x", "(uid=%u)", "uid", timeout_s=0.2), Abandoning())
         with pytest.raises(SourceError, match="there was no answer within"):
             await source.look_up("alice")
 
@@ -401,7 +411,7 @@ async def test_nonsense_is_a_failure() -> None:
         nursery.start_soon(trio.serve_listeners, serve, [listener])
         url = f"ldap://127.0.0.1:{listener.socket.getsockname()[1]}"
         for _ in range(200):
-            source = LdapSource(LdapConfig(url, "c=x", "(uid=%u)", user_attribute="uid"), Abandoning())
+            source = LdapSource(LdapConfig(url, "c=x", "(uid=%u)", "uid"), Abandoning())
             with suppress(SourceError):
                 await source.look_up("alice")
             answers += 1
