@@ -40,6 +40,9 @@ IDLE_MAX = 4
 IDLE_S = 60.0
 """Seconds for which they are kept: routers forget connections after some minutes, and then requests hang."""
 
+AGE_MAX_S = 600.0
+"""Seconds for which a connection is used: behind one name there may be another server by then, or another password."""
+
 ENTRIES_MAX = 2
 """Entries that a search may return: two are one too many."""
 
@@ -51,6 +54,7 @@ LIBRARY_ERRORS = (
 """Errors that the library raises, those for answers that are no LDAP among them: it takes octets as they come."""
 
 SUCCESS = 0
+SIZE_LIMIT_EXCEEDED = 4
 REFUSED = frozenset({19, 32, 48, 49, 50, 53})
 """Result codes of a bind that speak about the user: constraintViolation and unwillingToPerform of locked accounts,
 noSuchObject, inappropriateAuthentication of entries without a password, invalidCredentials, insufficientAccessRights
@@ -70,10 +74,17 @@ NOT_DISABLED = frozenset({"", "0", "false", "no", "none"})
 """Values of the attribute for disabled users, in lower case, that do not disable."""
 
 
+class _Line(NamedTuple):
+    """A connection for searches, and until when it may be used."""
+
+    connection: Connection
+    old_at_s: float
+
+
 class _Idle(NamedTuple):
     """A connection for searches that has nothing to do."""
 
-    connection: Connection
+    line: _Line
     until_s: float
 
 
@@ -107,7 +118,7 @@ class LdapSource:
         self._is_closed = True
         while self._idle:
             with suppress(IndexError):
-                _close(self._idle.pop().connection)
+                _close(self._idle.pop().line.connection)
 
     async def _in_time(self, work: Callable[[], T]) -> T:
         """Do blocking work in a thread. Raises SourceError, after `timeout` at the latest."""
@@ -126,15 +137,16 @@ class LdapSource:
             with suppress(*LIBRARY_ERRORS):  # taken by another thread; or the server has closed it meanwhile
                 idle = self._idle.pop()
                 if time.monotonic() < idle.until_s:
-                    return self._search(idle.connection, name)
-                _close(idle.connection)
+                    return self._search(idle.line, name)
+                _close(idle.line.connection)
         try:
-            return self._search(self._service_connection(), name)
+            return self._search(_Line(self._service_connection(), time.monotonic() + AGE_MAX_S), name)
         except LIBRARY_ERRORS as error:
             raise self._error(f"the search failed: {_told(error)}", "filter") from error
 
-    def _search(self, connection: Connection, name: str) -> Found | None:
+    def _search(self, line: _Line, name: str) -> Found | None:
         """Raises SourceError, LDAPException."""
+        connection = line.connection
         config, text = self._config, filter_for(self._config.filter, name)
         named = (config.user_attribute, config.quota_attribute, config.disabled_attribute)
         wanted = [each for each in named if each is not None]
@@ -146,7 +158,10 @@ class LdapSource:
             raise
         code, described = connection.result["result"], connection.result["description"]
         entries = [each for each in connection.response or () if each["type"] == "searchResEntry"]
-        self._keep(connection)
+        if code in {SUCCESS, SIZE_LIMIT_EXCEEDED}:
+            self._keep(line)
+        else:
+            _close(connection)
         if len(entries) > 1:
             raise EntryError(f"{self.name}: the filter finds more than one entry, such as {entries[0]['dn']}")
         if code != SUCCESS:
@@ -154,12 +169,12 @@ class LdapSource:
             raise self._error(f"the search below {config.base!r} failed: {described}", key)
         return self._found(entries[0]) if entries else None
 
-    def _keep(self, connection: Connection) -> None:
+    def _keep(self, line: _Line) -> None:
         """Keep a connection for another search, if there is room."""
         if self._is_closed or len(self._idle) >= IDLE_MAX:
-            _close(connection)
+            _close(line.connection)
         else:
-            self._idle.append(_Idle(connection, time.monotonic() + IDLE_S))
+            self._idle.append(_Idle(line, min(time.monotonic() + IDLE_S, line.old_at_s)))
 
     def _found(self, entry: Mapping[str, object]) -> Found:
         """Return the user of an entry. Raises EntryError."""
