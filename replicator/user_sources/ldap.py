@@ -1,7 +1,7 @@
 """An LDAP server (RFC 4511): users are found by a search, and a password is right if their entry can bind with it.
 
-The library `ldap3` speaks the protocol. It blocks, so each request runs in a thread; one that does not end in time is
-given up, and its thread ends by the timeouts of its socket. Searches keep their connections; a password is checked on a
+The library `ldap3` speaks the protocol. It blocks, so each request runs in a thread. One that nobody waits for any more
+has its socket shut, and so its thread ends. Searches keep their connections; a password is checked on a
 connection of its own, so that no connection ever has the rights of another user.
 """
 
@@ -25,6 +25,7 @@ from pyasn1.error import PyAsn1Error
 
 from replicator.config import LdapConfig
 from replicator.runtime.environment import ThreadRunner
+from replicator.user_sources.bounded_socket import BoundedSocket
 from replicator.user_sources.ldap_filter import filter_for
 from replicator.user_sources.limits import quota_of
 from replicator.users import EntryError, Found, SourceError, Verdict
@@ -81,6 +82,35 @@ class _Line(NamedTuple):
     old_at_s: float
 
 
+class _Request:
+    """A request in a thread of its own: until when it may take, and the socket that it uses."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._until_s = time.monotonic() + timeout_s
+        self._socket: BoundedSocket | None = None
+        self._is_over = False
+
+    def use(self, connection: Connection) -> None:
+        """Bound the answers on a connection from here on. For the thread of the request. Raises TimeoutError."""
+        opened = connection.socket
+        self._socket = opened if isinstance(opened, BoundedSocket) else BoundedSocket(opened)
+        self._socket.allow(self._until_s)
+        connection.socket = self._socket
+        if self._is_over:
+            raise TimeoutError("nobody waits for an answer any more")
+
+    def let_go(self) -> None:
+        """Leave the socket to other requests."""
+        self._socket = None
+
+    def give_up(self) -> None:
+        """End what the thread waits for, if it still waits. For the event loop."""
+        self._is_over = True
+        waited_for = self._socket
+        if waited_for is not None:
+            waited_for.shut()
+
+
 class _Idle(NamedTuple):
     """A connection for searches that has nothing to do."""
 
@@ -101,17 +131,17 @@ class LdapSource:
 
     async def look_up(self, name: str) -> Found | None:
         """Return the user whose entry the filter finds. Raises SourceError."""
-        return await self._in_time(lambda: self._searched(name))
+        return await self._in_time(lambda request: self._searched(name, request))
 
     async def check(self, found: Found | None, password: str, address: str | None) -> Verdict:  # noqa: ARG002
         """Return whether the user's entry can bind with this password. Raises SourceError."""
         # Nobody has this DN, so the server refuses; it need not even be below an entry that exists.
         entry = found.entry if found is not None else f"cn={secrets.token_hex(8)},{self._config.base}"
-        return await self._in_time(lambda: self._bound(entry, password.encode()))
+        return await self._in_time(lambda request: self._bound(entry, password.encode(), request))
 
     async def rehearse(self) -> None:
         """Connect, log in and search as at a look-up, for somebody who is not there. Raises SourceError."""
-        await self._in_time(lambda: self._searched(f"{secrets.token_hex(8)}@example.invalid"))
+        await self.look_up(f"{secrets.token_hex(8)}@example.invalid")
 
     def close(self) -> None:
         """Close the connections that have nothing to do, and keep none from now on."""
@@ -120,31 +150,34 @@ class LdapSource:
             with suppress(IndexError):
                 _close(self._idle.pop().line.connection)
 
-    async def _in_time(self, work: Callable[[], T]) -> T:
+    async def _in_time(self, work: Callable[[_Request], T]) -> T:
         """Do blocking work in a thread. Raises SourceError, after `timeout` at the latest."""
+        request = _Request(self._config.timeout_s)
         try:
             with trio.fail_after(self._config.timeout_s):
                 async with self._room:
-                    return await self._run_in_thread(work)
+                    return await self._run_in_thread(lambda: work(request))
         except LIBRARY_ERRORS as error:
             raise self._error(f"the answer makes no sense: {type(error).__name__} {_told(error)}", "url") from error
         except trio.TooSlowError:
             raise self._error(f"there was no answer within {self._config.timeout_s:g} s", "timeout") from None
+        finally:
+            request.give_up()
 
-    def _searched(self, name: str) -> Found | None:
+    def _searched(self, name: str, request: _Request) -> Found | None:
         """Search on a connection that is idle, or on a new one. Raises SourceError."""
         while self._idle:
             with suppress(*LIBRARY_ERRORS):  # taken by another thread; or the server has closed it meanwhile
                 idle = self._idle.pop()
                 if time.monotonic() < idle.until_s:
-                    return self._search(idle.line, name)
+                    return self._search(idle.line, name, request)
                 _close(idle.line.connection)
         try:
-            return self._search(_Line(self._service_connection(), time.monotonic() + AGE_MAX_S), name)
+            return self._search(_Line(self._service_connection(request), time.monotonic() + AGE_MAX_S), name, request)
         except LIBRARY_ERRORS as error:
             raise self._error(f"the search failed: {_told(error)}", "filter") from error
 
-    def _search(self, line: _Line, name: str) -> Found | None:
+    def _search(self, line: _Line, name: str, request: _Request) -> Found | None:
         """Raises SourceError, LDAPException."""
         connection = line.connection
         config, text = self._config, filter_for(self._config.filter, name)
@@ -152,6 +185,7 @@ class LdapSource:
         wanted = [each for each in named if each is not None]
         limit_s = _whole(config.timeout_s)
         try:
+            request.use(connection)
             connection.search(config.base, text, SUBTREE, attributes=wanted, size_limit=ENTRIES_MAX, time_limit=limit_s)
         except LIBRARY_ERRORS:
             _close(connection)
@@ -159,6 +193,7 @@ class LdapSource:
         code, described = connection.result["result"], connection.result["description"]
         entries = [each for each in connection.response or () if each["type"] == "searchResEntry"]
         if code in {SUCCESS, SIZE_LIMIT_EXCEEDED}:
+            request.let_go()
             self._keep(line)
         else:
             _close(connection)
@@ -207,9 +242,9 @@ class LdapSource:
                 raise EntryError(f"{self.name}: {dn}: {error}") from None
         return limits
 
-    def _bound(self, dn: str, password: bytes) -> Verdict:
+    def _bound(self, dn: str, password: bytes, request: _Request) -> Verdict:
         """Bind as an entry. Raises SourceError."""
-        connection = self._connected(dn, password)
+        connection = self._connected(dn, password, request)
         try:
             connection.bind()
         except LIBRARY_ERRORS as error:
@@ -222,11 +257,11 @@ class LdapSource:
             raise self._error(f"the log-in of {dn} failed: {described}", "url")
         return Verdict(code == SUCCESS, f"its log-in answers {described}")
 
-    def _service_connection(self) -> Connection:
+    def _service_connection(self, request: _Request) -> Connection:
         """Return a connection that may search. Raises SourceError."""
         config = self._config
         password = None if config.password_file is None else self._password(config.password_file)
-        connection = self._connected(config.bind_dn, password)
+        connection = self._connected(config.bind_dn, password, request)
         try:
             connection.bind()
         except LIBRARY_ERRORS as error:
@@ -239,7 +274,7 @@ class LdapSource:
             raise self._error(f"the log-in of {who} was refused: {described}", "bind_dn")
         return connection
 
-    def _connected(self, dn: str | None, password: bytes | None) -> Connection:
+    def _connected(self, dn: str | None, password: bytes | None, request: _Request) -> Connection:
         """Return a connection that has not logged in, with TLS if configured. Raises SourceError.
 
         `password`: the library sends octets as they are; of a text it drops some characters, and refuses others.
@@ -268,6 +303,7 @@ class LdapSource:
                 receive_timeout=_whole(config.timeout_s),
             )
             connection.open(read_server_info=False)
+            request.use(connection)
         except LIBRARY_ERRORS as error:
             if connection is not None:
                 _close(connection)
@@ -322,7 +358,10 @@ class _VerifiedTls(Tls):
 
     def wrap_socket(self, connection: Connection, do_handshake: bool = False) -> None:  # noqa: FBT001, FBT002, ARG002
         """Encrypt a connection, which both kinds of TLS call."""
-        connection.socket = self._context.wrap_socket(connection.socket, server_hostname=connection.server.host)
+        if isinstance(connection.socket, BoundedSocket):
+            connection.socket.encrypt(self._context, connection.server.host)
+        else:
+            connection.socket = self._context.wrap_socket(connection.socket, server_hostname=connection.server.host)
 
 
 def _values(raw: object) -> dict[str, list[str]]:

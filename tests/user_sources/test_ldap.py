@@ -278,9 +278,9 @@ async def test_right_password_is_known_for_a_while(
     users = directory_of(config_of(people))
     checked = []
 
-    def count(self: LdapSource, dn: str, password: bytes) -> object:
+    def count(self: LdapSource, dn: str, password: bytes, request: ldap._Request) -> object:
         checked.append(dn)
-        return bound(self, dn, password)
+        return bound(self, dn, password, request)
 
     bound = LdapSource._bound
     monkeypatch.setattr(LdapSource, "_bound", count)
@@ -301,9 +301,9 @@ async def test_searches_share_a_connection_that_is_not_old(
 ) -> None:
     opened = []
 
-    def count(self: LdapSource) -> object:
+    def count(self: LdapSource, request: ldap._Request) -> object:
         opened.append(self)
-        return connect(self)
+        return connect(self, request)
 
     connect = LdapSource._service_connection
     monkeypatch.setattr(LdapSource, "_service_connection", count)

@@ -75,3 +75,51 @@ async def test_connection_that_is_used_all_the_time_grows_old(monkeypatch: pytes
             assert await source.look_up("alice") is None
         source.close()
     assert binds == 3
+
+
+@pytest.mark.parametrize("octets", [b"x", b"x" * 65536])
+@pytest.mark.parametrize("asks", ["look_up", "check"])
+async def test_endless_answer_is_given_up_and_its_connection_closed(octets: bytes, asks: str) -> None:
+    """A value of 2 GiB begins, and comes octet by octet, or as fast as it is read."""
+    sent, gone = 0, trio.Event()
+
+    async def serve(stream: trio.SocketStream, operation: int, number: int) -> None:
+        nonlocal sent
+        if operation == BIND and asks == "look_up":
+            await stream.send_all(result(number, operation))
+            return
+        await stream.send_all(b"\x30\x84\x7f\xff\xff\xff")
+        try:
+            while True:
+                await stream.send_all(octets)
+                sent += len(octets)
+                if len(octets) == 1:
+                    await trio.sleep(0.01)
+        except trio.BrokenResourceError:
+            gone.set()
+            raise
+
+    async with fake_ldap(serve) as url:
+        source = source_at(url, timeout_s=0.5)
+        with trio.fail_after(60):
+            with pytest.raises(SourceError, match="larger than 65536 bytes" if len(octets) > 1 else "within 0.5 s"):
+                await (source.look_up("alice") if asks == "look_up" else source.check(None, "secret", None))
+            await gone.wait()
+    assert sent < 20_000_000, "it is not read to its end"
+
+
+async def test_connection_is_closed_once_nobody_waits_for_the_answer() -> None:
+    is_asked, gone = trio.Event(), trio.Event()
+
+    async def serve(stream: trio.SocketStream, *_: int) -> None:
+        is_asked.set()
+        assert not await stream.receive_some()
+        gone.set()
+
+    async with fake_ldap(serve) as url, trio.open_nursery() as nursery:
+        with trio.fail_after(60):
+            nursery.start_soon(source_at(url, timeout_s=1e6).look_up, "alice")
+            await is_asked.wait()
+            nursery.cancel_scope.cancel()
+        with trio.CancelScope(shield=True), trio.fail_after(60):
+            await gone.wait()
