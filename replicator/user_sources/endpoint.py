@@ -20,9 +20,6 @@ from replicator.oauth.https_get import HttpsError, post_json
 from replicator.user_sources.limits import quota_of
 from replicator.users import EntryError, Found, SourceError, Verdict
 
-REQUESTS_AT_ONCE = 16
-"""Requests, and so connections, at a time. The others wait, within their deadline."""
-
 ANSWER_BYTES_MAX = 16 * KIB
 TOKEN_BYTES_MAX = 4096
 
@@ -42,7 +39,6 @@ class EndpointSource:
 
     def __init__(self, config: EndpointConfig) -> None:
         self._config = config
-        self._room = trio.CapacityLimiter(REQUESTS_AT_ONCE)
         self.name = config.url
         try:
             is_https = config.url.startswith("https:")
@@ -85,14 +81,13 @@ class EndpointSource:
         config = self._config
         try:
             with trio.fail_after(config.timeout_s):
-                async with self._room:
-                    status, body = await post_json(
-                        config.url,
-                        self._context,
-                        json.dumps(question).encode("utf-8", "replace"),
-                        headers=self._headers(),
-                        body_bytes_max=ANSWER_BYTES_MAX,
-                    )
+                status, body = await post_json(
+                    config.url,
+                    self._context,
+                    json.dumps(question).encode("utf-8", "replace"),
+                    headers=self._headers(),
+                    body_bytes_max=ANSWER_BYTES_MAX,
+                )
         except HttpsError as error:
             raise EndpointError(f"{self.name}: {error}") from error
         except trio.TooSlowError:

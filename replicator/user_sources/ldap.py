@@ -32,9 +32,6 @@ from replicator.users import EntryError, Found, SourceError, Verdict
 
 T = TypeVar("T")
 
-REQUESTS_AT_ONCE = 16
-"""Requests, and so connections, at a time. The others wait, within their deadline."""
-
 IDLE_MAX = 4
 """Connections for searches that are kept while they have nothing to do."""
 
@@ -124,7 +121,6 @@ class LdapSource:
     def __init__(self, config: LdapConfig, run_in_thread: ThreadRunner) -> None:
         self._config = config
         self._run_in_thread = run_in_thread
-        self._room = trio.CapacityLimiter(REQUESTS_AT_ONCE)
         self._idle: deque[_Idle] = deque()  # threads take and put: its methods are atomic
         self._is_closed = False
         self.name = config.url
@@ -155,8 +151,7 @@ class LdapSource:
         request = _Request(self._config.timeout_s)
         try:
             with trio.fail_after(self._config.timeout_s):
-                async with self._room:
-                    return await self._run_in_thread(lambda: work(request))
+                return await self._run_in_thread(lambda: work(request))
         except LIBRARY_ERRORS as error:
             raise self._error(f"the answer makes no sense: {type(error).__name__} {_told(error)}", "url") from error
         except trio.TooSlowError:

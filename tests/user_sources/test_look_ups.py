@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from replicator.errors import UserNotLearnedError, UsersUnavailableError
 from replicator.users import EntryError, ExternalDirectory, Found, Login, SourceError, Verdict, add_user
 from replicator.users.attempts.throttle import FREE_FAILURES_PAIR
 from replicator.users.elsewhere.answers import AFTER_FAILURE_S, KNOWN_S
-from replicator.users.elsewhere.look_ups import TRY_AGAIN_S
+from replicator.users.elsewhere.look_ups import BUSY, REQUESTS_AT_ONCE, ROOM_S, TRY_AGAIN_S
 from tests.one_node import run_inline
 
 FOUND_S, MISSING_S = 60.0, 10.0
@@ -236,3 +237,28 @@ async def test_failure_takes_whole_seconds(
     began = trio.current_time()
     assert await users.verify(name, password) is None
     assert trio.current_time() - began == pytest.approx(1)
+
+
+async def test_own_queue_is_no_failure_of_the_source(
+    source: Source, users: ExternalDirectory, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each question is answered within three seconds, and there are too many for some of them to be asked in time."""
+    source.takes_s = 3
+    outcomes = Counter[str]()
+
+    async def ask(number: int) -> None:
+        try:
+            await users.ask(f"u{number}")
+        except UsersUnavailableError as error:
+            outcomes[str(error)] += 1
+        else:
+            outcomes["missing"] += 1
+
+    in_time = REQUESTS_AT_ONCE * int(ROOM_S / source.takes_s + 1)
+    async with trio.open_nursery() as nursery:
+        for number in range(in_time + 50):
+            nursery.start_soon(ask, number)
+    assert outcomes == {"missing": in_time, BUSY: 50}
+    assert users.unreadable() == []
+    assert not caplog.records
+    assert await users.ask(f"u{in_time + 50}") is None

@@ -18,12 +18,18 @@ from replicator.errors import UserNotLearnedError, UsersUnavailableError
 from replicator.runtime.metrics import UserSourceMetrics
 from replicator.users.attempts.turns import Turns
 from replicator.users.elsewhere.answers import Answers, Known
-from replicator.users.elsewhere.source import EntryError, Found, SourceError, UserSource, Verdict
+from replicator.users.elsewhere.source import BusyError, EntryError, Found, SourceError, UserSource, Verdict
 from replicator.users.names import candidates
 from replicator.users.passwd_file.line import check_user_name
 
 TRY_AGAIN_S = 5.0
 """Seconds after which a source that has failed is tried, if nobody asks about a user."""
+
+REQUESTS_AT_ONCE = 16
+"""Requests, and so connections, at a time. The others wait."""
+
+ROOM_S = 10.0
+"""Seconds for which a request waits for others. Then clients and MTAs are told to try again."""
 
 WANTED_MAX = 1_000
 """Users about whom the source is to be asked again. Others ask again by themselves at their next command."""
@@ -31,6 +37,7 @@ WANTED_MAX = 1_000
 LOGGED_MAX = 100
 """Problems of single users that are remembered as logged."""
 
+BUSY = "too many questions wait for the server that knows the users; try again later"
 UNAVAILABLE = "the server that knows the users does not answer; try again later"
 
 T = TypeVar("T")
@@ -49,6 +56,7 @@ class LookUps:
         self._metrics = metrics
         self._answers = Answers(found_s, missing_s)
         self._asking: Turns[str] = Turns()
+        self._room = trio.CapacityLimiter(REQUESTS_AT_ONCE)
         self._wanted: OrderedDict[str, None] = OrderedDict()
         self._is_wanted = trio.Event()
         self._logged: set[str] = set()
@@ -138,7 +146,7 @@ class LookUps:
         try:
             return await self._timed("check", lambda: self._source.check(found, password, address), _result_of_check)
         except SourceError as error:
-            raise UsersUnavailableError(UNAVAILABLE) from error
+            raise UsersUnavailableError(_why(error)) from error
 
     def _known(self, name: str, now: float) -> Known:
         """Return what is known of exactly this name. Raises as `find`."""
@@ -157,13 +165,15 @@ class LookUps:
                 return self._known(name, trio.current_time())
             try:
                 return Known(await self._told(name), is_good=True)
-            except SourceError:
-                return _at_least(self._answers.known(name, trio.current_time()))
+            except SourceError as error:
+                return _at_least(self._answers.known(name, trio.current_time()), error)
 
     async def _told(self, name: str) -> Found | None:
         """Ask the source about exactly this name, and keep its answer. Raises SourceError."""
         try:
             found = await self._looked_up(name) if _is_user_name(name) else None
+        except BusyError:
+            raise  # the source has not been asked
         except SourceError:
             self._answers.note_failure(name, trio.current_time())
             raise
@@ -187,7 +197,18 @@ class LookUps:
         return own
 
     async def _timed(self, request: str, ask: Callable[[], Awaitable[T]], result: Callable[[T], str]) -> T:
-        """Ask the source, and count it. Raises SourceError."""
+        """Ask the source, and count it. Raises SourceError, BusyError."""
+        with trio.move_on_after(ROOM_S) as waiting:
+            await self._room.acquire()
+        if waiting.cancelled_caught:
+            raise BusyError(BUSY)
+        try:
+            return await self._answered(request, ask, result)
+        finally:
+            self._room.release()
+
+    async def _answered(self, request: str, ask: Callable[[], Awaitable[T]], result: Callable[[T], str]) -> T:
+        """Ask the source now, and count it. Raises SourceError."""
         began = trio.current_time()
         try:
             answer = await ask()
@@ -220,11 +241,16 @@ class LookUps:
             log.warning("one user is not known now: %s", error)
 
 
-def _at_least(known: Known | None) -> Known:
+def _at_least(known: Known | None, error: SourceError | None = None) -> Known:
     """Return what is known while the source does not answer. Raises UsersUnavailableError if that is nothing."""
     if known is None:
-        raise UsersUnavailableError(UNAVAILABLE)
+        raise UsersUnavailableError(_why(error)) from error
     return known
+
+
+def _why(error: SourceError | None) -> str:
+    """Return what clients and MTAs are told."""
+    return BUSY if isinstance(error, BusyError) else UNAVAILABLE
 
 
 def _chosen(known: Iterable[Known]) -> Found | None:

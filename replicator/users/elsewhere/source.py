@@ -16,6 +16,10 @@ class EntryError(SourceError):
     """Lack of a usable answer about one user. The source answers about others."""
 
 
+class BusyError(SourceError):
+    """Lack of an answer because too many others are waited for. The source has not been asked."""
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """A user whom the source knows. `entry`: the source's own name of the user, such as a DN.
@@ -38,7 +42,7 @@ class Verdict:
 
 
 class UserSource(Protocol):
-    """A server that knows users. Each call ends within the source's own deadline, and bounds how many there are."""
+    """A server that knows users. A call ends within the source's own deadline; `LookUps` bounds how many there are."""
 
     @property
     def name(self) -> str:
