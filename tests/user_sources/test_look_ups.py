@@ -22,14 +22,14 @@ FOUND_S, MISSING_S = 60.0, 10.0
 
 
 class Source:
-    """A source that knows `alice`, whose password is `secret`, and `bob`, about whom it talks nonsense."""
+    """A source that knows `people`, whose password is `secret`, and `bob`, about whom it talks nonsense."""
 
     name = "source"
 
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.is_down = False
-        self.is_empty = False
+        self.people = {"alice"}
         self.disabled = False
         self.takes_s = 0.0
 
@@ -38,7 +38,7 @@ class Source:
         await self.rehearse()
         if name == "bob":
             raise EntryError("bob makes no sense")
-        return Found(name, f"entry of {name}", self.disabled) if name == "alice" and not self.is_empty else None
+        return Found(name, f"entry of {name}", self.disabled) if name in self.people else None
 
     async def check(self, found: Found | None, password: str, address: str | None) -> Verdict:  # noqa: ARG002
         await self.rehearse()
@@ -123,10 +123,10 @@ async def test_use_does_not_prolong_a_failure_or_that_nobody_has_a_name(
     for _ in range(5):
         assert await outcome() == "failed"
         await trio.sleep(AFTER_FAILURE_S / 2)
-    source.is_down, source.is_empty = False, True
+    source.is_down, source.people = False, set()
     await trio.sleep(AFTER_FAILURE_S)
     assert await outcome() == "wrong"
-    source.is_empty, began = False, trio.current_time()
+    source.people, began = {"alice"}, trio.current_time()
     with trio.fail_after(200):
         while await outcome() == "wrong":
             users.forgive(None)
@@ -262,3 +262,23 @@ async def test_own_queue_is_no_failure_of_the_source(
     assert users.unreadable() == []
     assert not caplog.records
     assert await users.ask(f"u{in_time + 50}") is None
+
+
+async def test_sessions_of_removed_users_end_soon_however_many_there_are(
+    source: Source, users: ExternalDirectory, autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """Each session looks every 15 s, and the source takes 0.1 s to answer: one after the other would take 200 s."""
+    names = [f"u{number}" for number in range(2000)]
+    source.people = set(names)
+    nursery.start_soon(users.run)
+    for name in names:
+        assert await users.ask(name) == name
+    source.takes_s = 0.1
+    source.people -= set(names[::10])
+    began = trio.current_time()
+    sessions = {name: Login(name) for name in names}
+    while source.people != set(sessions):
+        assert trio.current_time() - began <= FOUND_S + 4 * 15
+        await trio.sleep(15)
+        sessions = {name: login for name, login in sessions.items() if users.holds(login)}
+    nursery.cancel_scope.cancel()

@@ -7,7 +7,6 @@ down, a user who is known still is one; that nobody has a name is believed of go
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import TypeVar
@@ -31,8 +30,11 @@ REQUESTS_AT_ONCE = 16
 ROOM_S = 10.0
 """Seconds for which a request waits for others. Then clients and MTAs are told to try again."""
 
-WANTED_MAX = 1_000
-"""Users about whom the source is to be asked again. Others ask again by themselves at their next command."""
+RENEWED_AT_ONCE = 8
+"""Users with sessions about whom it is asked again at a time. Log-ins and mail have the rest of the requests."""
+
+WANTED_MAX = 20_000
+"""Users about whom the source is to be asked again. A session looks again by itself."""
 
 LOGGED_MAX = 100
 """Problems of single users that are remembered as logged."""
@@ -57,31 +59,35 @@ class LookUps:
         self._answers = Answers(found_s, missing_s)
         self._asking: Turns[str] = Turns()
         self._room = trio.CapacityLimiter(REQUESTS_AT_ONCE)
-        self._wanted: OrderedDict[str, None] = OrderedDict()
-        self._is_wanted = trio.Event()
+        self._wanted: set[str] = set()
+        self._to_renew, self._renewals = trio.open_memory_channel[str](WANTED_MAX)
         self._logged: set[str] = set()
         self.problem: str | None = None  # why the source does not answer now
 
     async def run(self) -> None:
-        """Ask again about users whose sessions are open, until cancelled. Then close the source's connections.
-
-        The source is tried at the beginning, and again if it has failed: nobody else may ask an unhealthy node.
-        """
+        """Ask again about users whose sessions are open, until cancelled. Then close the source's connections."""
         try:
-            await self._rehearse()
-            while True:
-                with trio.move_on_after(TRY_AGAIN_S):
-                    await self._is_wanted.wait()
-                if self._wanted:
-                    user, _ = self._wanted.popitem(last=False)
-                    with suppress(UsersUnavailableError):  # which is noted as the problem
-                        await self._learned(user)
-                elif self.problem is not None:
-                    await self._rehearse()
-                if not self._wanted:
-                    self._is_wanted = trio.Event()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._try_again)
+                for _ in range(RENEWED_AT_ONCE):
+                    nursery.start_soon(self._renew)
         finally:
             self._source.close()
+
+    async def _renew(self) -> None:
+        """Ask again about users, one after the other."""
+        async for user in self._renewals:
+            self._wanted.discard(user)
+            with suppress(UsersUnavailableError):  # which is noted as the problem
+                await self._learned(user)
+
+    async def _try_again(self) -> None:
+        """Try the source now, and again while it fails: nobody else may ask an unhealthy node."""
+        await self._rehearse()
+        while True:
+            await trio.sleep(TRY_AGAIN_S)
+            if self.problem is not None:
+                await self._rehearse()
 
     async def _rehearse(self) -> None:
         with suppress(SourceError):  # which is noted as the problem
@@ -136,9 +142,10 @@ class LookUps:
     def last(self, user: str) -> Known | None:
         """Return what is known of a user; have the source asked again if that is not good."""
         known = self._answers.known(user, trio.current_time())
-        if (known is None or not known.is_good) and len(self._wanted) < WANTED_MAX:
-            self._wanted[user] = None
-            self._is_wanted.set()
+        if (known is None or not known.is_good) and user not in self._wanted:
+            with suppress(trio.WouldBlock):
+                self._to_renew.send_nowait(user)
+                self._wanted.add(user)
         return known
 
     async def checked(self, found: Found | None, password: str, address: str | None) -> Verdict:
