@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.lowlevel
 import trio.testing
 from prometheus_client import CollectorRegistry
 
@@ -16,7 +17,7 @@ from replicator.lmtp import LmtpServer, LmtpServices
 from replicator.socketmap import SocketmapServer, SocketmapServices
 from replicator.socketmap.netstrings import netstring
 from replicator.user_sources import users_of_server
-from replicator.users import ExternalDirectory, Found, Recipients
+from replicator.users import ExternalDirectory, Found, Recipients, Verdict
 from replicator.users.aliases.recipients import LEARNING_S
 from replicator.users.elsewhere.answers import ANSWERS_MAX, Answers
 from tests.one_node import one_node
@@ -160,3 +161,35 @@ async def test_socketmap_waits_for_the_server_and_then_answers(
     assert (await ask("carol@example.org")).startswith("TEMP the server that knows the users does not answer")
     assert await ask("info@example.org") == "OK info@example.org"
     nursery.cancel_scope.cancel()
+
+
+class _Distant:
+    """Users whose server takes 0.1 s, and whose answers are good for a second."""
+
+    def __init__(self) -> None:
+        self._users = ExternalDirectory(self, found_s=1, missing_s=1)
+        self.ask = self._users.ask
+        self.find = self._users.find
+
+    name = "source"
+
+    async def look_up(self, name: str) -> Found | None:
+        await trio.sleep(0.1)
+        return None if "@" in name else Found(name, name)
+
+    async def check(self, found: Found | None, password: str, address: str | None) -> Verdict:  # noqa: ARG002
+        raise AssertionError
+
+    async def rehearse(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+async def test_users_of_a_large_alias_are_all_learned(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    names = [f"u{number}" for number in range(900)]
+    file = tmp_path / "aliases"
+    targets = ", ".join(f"{name}@example.org" for name in names)
+    await trio.Path(file).write_text(f"all@example.org {targets}\n")
+    assert await Recipients(_Distant(), file).ask("all@example.org") == tuple(names)
