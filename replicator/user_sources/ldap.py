@@ -116,7 +116,10 @@ class _Idle(NamedTuple):
 
 
 class LdapSource:
-    """The configured server. Belongs to the event loop; `run_in_thread` abandons work when it is cancelled."""
+    """The configured server. Belongs to the event loop; `run_in_thread` abandons work when it is cancelled.
+
+    Raises LdapError if the file of the CA cannot be used.
+    """
 
     def __init__(self, config: LdapConfig, run_in_thread: ThreadRunner) -> None:
         self._config = config
@@ -124,6 +127,7 @@ class LdapSource:
         self._idle: deque[_Idle] = deque()  # threads take and put: its methods are atomic
         self._is_closed = False
         self.name = config.url
+        self._tls = self._made_tls()
 
     async def look_up(self, name: str) -> Found | None:
         """Return the user whose entry the filter finds. Raises SourceError."""
@@ -281,7 +285,7 @@ class LdapSource:
                 config.host,
                 config.port,
                 use_ssl=config.begins_with_tls,
-                tls=self._tls(),
+                tls=self._tls,
                 get_info=NONE,
                 connect_timeout=config.timeout_s,
             )
@@ -313,10 +317,15 @@ class LdapSource:
             raise self._error(f"StartTLS failed: {_told(error)}", "starttls") from error
         return connection
 
-    def _tls(self) -> Tls | None:
-        if not self._config.begins_with_tls and not self._config.starttls:
+    def _made_tls(self) -> Tls | None:
+        """Return how connections are encrypted, which takes long to make. Raises LdapError."""
+        config = self._config
+        if not config.begins_with_tls and not config.starttls:
             return None
-        return _VerifiedTls(self._config.ca)
+        try:
+            return _VerifiedTls(ssl.create_default_context(cafile=config.ca))
+        except OSError as error:
+            raise self._error(f"{config.ca} cannot be used: {error}", "ca") from error
 
     def _password(self, file: Path) -> bytes:
         """Return the first line of the file: it is read anew for each connection. Raises SourceError."""
@@ -342,14 +351,11 @@ class LdapError(SourceError):
 
 
 class _VerifiedTls(Tls):
-    """TLS whose certificates OpenSSL verifies, with the server's name: the library looks at names by a deprecated way.
+    """TLS whose certificates OpenSSL verifies, with the server's name: the library has a deprecated way to compare it."""
 
-    Raises OSError if the file of the CA cannot be used.
-    """
-
-    def __init__(self, ca: Path | None) -> None:
+    def __init__(self, context: ssl.SSLContext) -> None:
         super().__init__()
-        self._context = ssl.create_default_context(cafile=ca)
+        self._context = context
 
     def wrap_socket(self, connection: Connection, do_handshake: bool = False) -> None:  # noqa: FBT001, FBT002, ARG002
         """Encrypt a connection, which both kinds of TLS call."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -27,10 +28,15 @@ def users_of_server(
 ) -> ExternalDirectory:
     """Return the users of a server, which is not asked yet. The rest is as for `ExternalDirectory`.
 
-    Raises ConfigError as `_source`.
+    Raises ConfigError if the library ldap3 is missing, or the file of a CA cannot be used.
     """
+    try:
+        source = _source(config)
+    except SourceError as error:
+        kind = "endpoint" if isinstance(config, EndpointConfig) else "ldap"
+        raise ConfigError(f"[{kind}] ca: {error}") from error
     return ExternalDirectory(
-        _source(config),
+        source,
         found_s=config.cache_s,
         missing_s=config.cache_missing_s,
         quota=quota,
@@ -45,25 +51,20 @@ def users_of_server(
 async def server_faults(config: LdapConfig | EndpointConfig) -> tuple[str, str] | None:
     """Ask the server about somebody. Return the key that does not work, and why; None: all is well.
 
-    Raises ConfigError as `_source`.
+    Raises ConfigError if the library ldap3 is missing.
     """
-    source = _source(config)
     try:
-        await source.rehearse()
+        with closing(_source(config)) as source:
+            await source.rehearse()
     except SourceError as error:
         return getattr(error, "key", "url"), str(error)
-    finally:
-        source.close()
     return None
 
 
 def _source(config: LdapConfig | EndpointConfig) -> UserSource:
-    """Return the server. Raises ConfigError if the library ldap3 is missing, or the file of a CA cannot be used."""
+    """Return the server. Raises ConfigError if the library ldap3 is missing, SourceError if the CA's file is no use."""
     if isinstance(config, EndpointConfig):
-        try:
-            return EndpointSource(config)
-        except SourceError as error:
-            raise ConfigError(f"[endpoint] ca: {error}") from error
+        return EndpointSource(config)
     try:
         from replicator.user_sources.ldap import LdapSource  # noqa: PLC0415 - an extra, which may be missing
     except ImportError as error:

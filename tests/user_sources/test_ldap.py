@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -372,6 +373,23 @@ async def test_what_is_wrong_with_the_settings(people: Slapd, changed: dict[str,
     assert fault is not None
     assert fault[0] == key
     assert text in fault[1]
+
+
+@needs_slapd
+async def test_file_of_the_ca_is_read_once(people: Slapd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes tens of milliseconds to read all of a system's CAs, in which the event loop waits, too."""
+    made = []
+
+    def count(*_: object, cafile: Path) -> ssl.SSLContext:
+        made.append(cafile)
+        return make(cafile=cafile)
+
+    make = ssl.create_default_context
+    monkeypatch.setattr(ssl, "create_default_context", count)
+    source = LdapSource(config_of(people), Abandoning())
+    assert (await source.check(await source.look_up("alice"), "secret", None)).is_right
+    assert len(made) == 1
+    source.close()
 
 
 @needs_slapd
