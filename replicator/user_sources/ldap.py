@@ -56,7 +56,11 @@ SIZE_LIMIT_EXCEEDED = 4
 REFUSED = frozenset({19, 32, 48, 49, 50, 53})
 """Result codes of a bind that speak about the user: constraintViolation and unwillingToPerform of locked accounts,
 noSuchObject, inappropriateAuthentication of entries without a password, invalidCredentials, insufficientAccessRights
-(RFC 4511 appendix A). All others speak about the server."""
+(RFC 4511 appendix A)."""
+
+UNAVAILABLE = frozenset({51, 52})
+"""Result codes of a bind that speak about the server: busy, unavailable. With any other that is no success, the server
+still answers about others: one client's log-in must not make the node unhealthy."""
 
 KEYS_BY_RESULT = {
     "noSuchObject": "base",
@@ -252,8 +256,10 @@ class LdapSource:
             described = (connection.result or {}).get("description")
             code = (connection.result or {}).get("result")
             _close(connection)
-        if code != SUCCESS and code not in REFUSED:
+        if code in UNAVAILABLE:
             raise self._error(f"the log-in of {dn} failed: {described}", "url")
+        if code != SUCCESS and code not in REFUSED:
+            raise EntryError(f"{self.name}: the log-in of {dn} failed: {described}")
         return Verdict(code == SUCCESS, f"its log-in answers {described}")
 
     def _service_connection(self, request: _Request) -> Connection:
@@ -351,7 +357,7 @@ class LdapError(SourceError):
 
 
 class _VerifiedTls(Tls):
-    """TLS whose certificates OpenSSL verifies, with the server's name: the library has a deprecated way to compare it."""
+    """TLS whose certificates OpenSSL verifies, with the server's name: the library's own way is deprecated."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         super().__init__()

@@ -7,15 +7,17 @@ from contextlib import suppress
 
 import pytest
 import trio
+from prometheus_client import CollectorRegistry
 
 from replicator.config import LdapConfig
+from replicator.errors import UsersUnavailableError
 from replicator.runtime.environment import Abandoning
-from replicator.user_sources import ldap
+from replicator.user_sources import ldap, users_of_server
 from replicator.user_sources.ldap import LdapSource
 from replicator.users import SourceError
 from tests.user_sources.fake_ldap import BIND, SEARCH, entry, fake_ldap, result
 
-BUSY, SIZE_LIMIT_EXCEEDED = 51, 4
+BUSY, UNAVAILABLE, SIZE_LIMIT_EXCEEDED = 51, 52, 4
 
 
 def source_at(url: str, timeout_s: float = 5.0) -> LdapSource:
@@ -123,3 +125,28 @@ async def test_connection_is_closed_once_nobody_waits_for_the_answer() -> None:
             nursery.cancel_scope.cancel()
         with trio.CancelScope(shield=True), trio.fail_after(60):
             await gone.wait()
+
+
+@pytest.mark.parametrize(
+    ("code", "fails"), [(0, False), (49, False), (80, False), (8, False), (1, False), (BUSY, True), (UNAVAILABLE, True)]
+)
+async def test_answer_to_one_log_in_is_no_failure_of_the_server(code: int, *, fails: bool) -> None:
+    async def serve(stream: trio.SocketStream, operation: int, number: int) -> None:
+        found = entry(number, b"uid=alice,dc=x", b"uid", b"alice") if operation == SEARCH else b""
+        nonlocal searched
+        is_check = operation == BIND and searched
+        searched = searched or operation == SEARCH
+        await stream.send_all(found + result(number, operation, code if is_check else 0))
+
+    searched = False
+    async with fake_ldap(serve) as url:
+        users = users_of_server(LdapConfig(url, "dc=x", "(uid=%u)", "uid"), lambda: 1_000, CollectorRegistry())
+        outcome = "refused"
+        try:
+            if await users.verify("alice", "secret"):
+                outcome = "right"
+        except UsersUnavailableError:
+            outcome = "failed"
+        users.close()
+    assert outcome == {0: "right", 49: "refused"}.get(code, "failed")
+    assert bool(users.unreadable()) == fails
