@@ -21,6 +21,7 @@ class Endpoint(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.questions: list[dict[str, object]] = []
         self.tokens: list[str | None] = []
+        self.paths: list[str] = []
         self.says: tuple[int, bytes] | None = None
         self.odd: dict[object, bytes] = {}
 
@@ -43,6 +44,7 @@ class Handler(BaseHTTPRequestHandler):
         question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.questions.append(question)
         self.server.tokens.append(self.headers["Authorization"])
+        self.server.paths.append(self.path)
         odd = self.server.odd.get(question["user"])
         status, body = self.server.says or (200, odd or json.dumps(self.server.answer(question)).encode())
         self.send_response(status)

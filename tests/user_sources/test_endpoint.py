@@ -100,6 +100,20 @@ async def test_nonsense_about_one_user_affects_no_other(server: Endpoint, says: 
     assert await users.ask("bob") == "bob"
 
 
+async def test_query_of_the_url_is_sent_and_never_shown(server: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+    """It may have a secret in it."""
+    users = directory_of(replace(config_of(server), url=f"{config_of(server).url}?key=geheim"))
+    assert await users.ask("alice") == "alice"
+    assert set(server.paths) == {"/users?key=geheim"}
+    account = await users.account("alice")
+    server.says = 500, b""
+    with pytest.raises(UsersUnavailableError) as error:
+        await users.try_login("alice", "secret")
+    shown = (str(error.value), caplog.text, *users.unreadable(), str(account), str(users.shuts_out("bob", None)))
+    assert "/users: the answer has the status 500" in users.unreadable()[0]
+    assert "geheim" not in str(shown)
+
+
 async def test_answer_about_a_password_must_be_true_or_false(server: Endpoint) -> None:
     users = directory_of(config_of(server))
     await users.ask("alice")
