@@ -150,3 +150,27 @@ async def test_answer_to_one_log_in_is_no_failure_of_the_server(code: int, *, fa
         users.close()
     assert outcome == {0: "right", 49: "refused"}.get(code, "failed")
     assert bool(users.unreadable()) == fails
+
+
+async def test_text_of_the_server_is_shown_without_control_characters(caplog: pytest.LogCaptureFixture) -> None:
+    async def serve(stream: trio.SocketStream, operation: int, number: int) -> None:
+        dn = b"uid=a\n2026-11-27T00:00:00Z ERROR all is lost\x1b[2J,dc=x"
+        found = entry(number, dn, *says) if operation == SEARCH else b""
+        await stream.send_all(found + result(number, operation))
+
+    shown: list[str] = []
+    async with fake_ldap(serve) as url:
+        config = LdapConfig(url, "dc=x", "(uid=%u)", "uid", quota_attribute="quota")
+        for attribute, value in ((b"uid", b"alice"), (b"uid", b"al\x1bice"), (b"quota", b"\x1b[2J")):
+            says = attribute, value
+            users = users_of_server(config, lambda: 1_000, CollectorRegistry())
+            try:
+                shown.append(str((await users.try_login("alice", "secret")).origin))
+            except UsersUnavailableError as error:
+                shown.append(str(error))
+            shown += (account.origin for account in users.accounts())
+            users.close()
+    shown += (record.getMessage() for record in caplog.records)
+    assert len(shown) >= 5
+    assert all(text.isprintable() for text in shown)
+    assert "uid=a\\n2026" in shown[0]

@@ -25,7 +25,7 @@ from replicator.users.accounts import Account
 from replicator.users.attempts.queue import HASHES_AT_ONCE, PATIENCE_S, AttemptQueue
 from replicator.users.attempts.throttle import Penalty
 from replicator.users.elsewhere.look_ups import LookUps
-from replicator.users.elsewhere.source import Found, UserSource, Verdict
+from replicator.users.elsewhere.source import Found, UserSource, Verdict, shown
 from replicator.users.logins import Identity, Login, digest_of, is_usable
 from replicator.users.masters import MARK, Acting, Masters
 from replicator.users.names import candidates, folded
@@ -154,7 +154,7 @@ class ExternalDirectory:
         )
 
     def _origin(self, found: Found) -> str:
-        return f"{self._source.name}: {found.entry}"
+        return shown(f"{self._source.name}: {found.entry}")
 
     def summary(self) -> tuple[int, int]:
         """Return two zeros: how many users there are is unknown."""

@@ -8,8 +8,16 @@ from typing import Protocol
 from replicator.users.words.quota_limits import OwnLimits
 
 
+def shown(text: str) -> str:
+    """Return a text of a source as operators may see it: control characters are escaped."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
 class SourceError(Exception):
-    """Lack of a usable answer. The text says why, for operators, without a final stop."""
+    """Lack of a usable answer. The text says why, for operators, without a final stop; it may quote the source."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(shown(text))
 
 
 class EntryError(SourceError):
