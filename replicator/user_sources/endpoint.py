@@ -18,6 +18,7 @@ import trio
 from protocol.units import KIB
 from replicator.config import EndpointConfig
 from replicator.oauth.https_get import HttpsError, post_json
+from replicator.user_sources.certificates import key_of_refusal
 from replicator.user_sources.limits import quota_of
 from replicator.users import EntryError, Found, SourceError, Verdict
 
@@ -90,7 +91,7 @@ class EndpointSource:
                     body_bytes_max=ANSWER_BYTES_MAX,
                 )
         except HttpsError as error:
-            raise EndpointError(f"{self.name}: {error}") from error
+            raise EndpointError(f"{self.name}: {error}", key_of_refusal(str(error))) from error
         except trio.TooSlowError:
             raise EndpointError(f"{self.name}: there was no answer within {config.timeout_s:g} s", "timeout") from None
         if status != 200:

@@ -7,6 +7,7 @@ connection of its own, so that no connection ever has the rights of another user
 
 from __future__ import annotations
 
+import re
 import secrets
 import ssl
 import struct
@@ -26,6 +27,7 @@ from pyasn1.error import PyAsn1Error
 from replicator.config import LdapConfig
 from replicator.runtime.environment import ThreadRunner
 from replicator.user_sources.bounded_socket import BoundedSocket
+from replicator.user_sources.certificates import key_of_refusal
 from replicator.user_sources.ldap_filter import filter_for
 from replicator.user_sources.limits import quota_of
 from replicator.users import EntryError, Found, SourceError, Verdict
@@ -71,6 +73,9 @@ KEYS_BY_RESULT = {
     "operationsError": "bind_dn",
 }
 """The keys of [ldap] that a search's failure speaks about; else it is `filter`."""
+
+UNVERIFIED = re.compile(r"certificate verify failed: (.*?)\.? \(_ssl")
+"""OpenSSL's reason in the text of an error."""
 
 NOT_DISABLED = frozenset({"", "0", "false", "no", "none"})
 """Values of the attribute for disabled users, in lower case, that do not disable."""
@@ -312,7 +317,7 @@ class LdapSource:
         except LIBRARY_ERRORS as error:
             if connection is not None:
                 _close(connection)
-            raise self._error(f"there is no connection: {_told(error)}", "url") from error
+            raise self._unverified(error) or self._error(f"there is no connection: {_told(error)}", "url") from error
         try:
             if config.starttls and not connection.start_tls(read_server_info=False):
                 described = connection.result["description"]
@@ -320,7 +325,7 @@ class LdapSource:
                 raise self._error(f"StartTLS was refused: {described}", "starttls")
         except LIBRARY_ERRORS as error:
             _close(connection)
-            raise self._error(f"StartTLS failed: {_told(error)}", "starttls") from error
+            raise self._unverified(error) or self._error(f"StartTLS failed: {_told(error)}", "starttls") from error
         return connection
 
     def _made_tls(self) -> Tls | None:
@@ -343,6 +348,13 @@ class LdapSource:
         if not password:  # a bind without a password would succeed as nobody (RFC 4513 section 5.1.2)
             raise self._error(f"the first line of {file} is empty", "password_file")
         return password
+
+    def _unverified(self, error: Exception) -> LdapError | None:
+        """Return the error if it was the server's certificate, of which the library keeps the text alone."""
+        refusal = UNVERIFIED.search(str(error).replace("\\", ""))
+        if refusal is None:
+            return None
+        return self._error(f"the server's certificate cannot be verified: {refusal[1]}", key_of_refusal(refusal[1]))
 
     def _error(self, text: str, key: str) -> LdapError:
         return LdapError(f"{self.name}: {text}", key)

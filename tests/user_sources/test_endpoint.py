@@ -194,7 +194,14 @@ async def test_certificate_is_verified(tmp_path: Path) -> None:
         assert await server_faults(config) is None
         fault = await server_faults(replace(config, ca=None))
         assert fault is not None
+        assert fault[0] == "ca"
         assert "certificate cannot be verified" in fault[1]
+        fault = await server_faults(replace(config, url=config.url.replace("localhost", "127.0.0.1")))
+        assert fault is not None
+        assert (fault[0], "certificate is not valid for '127.0.0.1'" in fault[1]) == ("url", True)
+        fault = await server_faults(replace(config, ca=tmp_path / "none"))
+        assert fault is not None
+        assert (fault[0], "cannot be used" in fault[1]) == ("ca", True)
         fault = await server_faults(replace(config, token_file=tmp_path / "none"))
         assert fault is not None
         assert fault[0] == "token_file"

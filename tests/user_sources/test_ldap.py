@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+import trustme
 from prometheus_client import CollectorRegistry
 
 from replicator.config import LdapConfig
@@ -54,6 +55,9 @@ def config_of(server: Slapd) -> LdapConfig:
         disabled_attribute="employeeType",
     )
 
+
+OTHER_CA = object()
+"""Stands for the file of a CA that has not signed the server's certificate."""
 
 Maker = Callable[..., ExternalDirectory]
 
@@ -360,14 +364,33 @@ async def test_own_name_must_lead_back(people: Slapd, directory_of: Maker) -> No
         ({"password_file": Path("/nowhere")}, "password_file", "cannot be read"),
         ({"base": "ou=none,dc=example,dc=org"}, "base", "noSuchObject"),
         ({"filter": "((uid=%u))("}, "filter", "the search failed"),
-        ({"ca": None}, "url", "there is no connection"),
-        ({"url": "ldaps://127.0.0.1:{port}"}, "url", "there is no connection"),
+        ({"ca": None}, "ca", "cannot be verified: self-signed"),
+        ({"ca": OTHER_CA}, "ca", "cannot be verified: self-signed"),
+        ({"ca": Path("/nowhere.pem")}, "ca", "/nowhere.pem cannot be used"),
+        ({"ca": Path(__file__)}, "ca", "cannot be used"),
+        ({"url": "ldaps://127.0.0.1:{port}"}, "url", "certificate is not valid for '127.0.0.1'"),
+        (
+            {"url": "ldap://localhost:{ldap_port}", "starttls": True, "ca": OTHER_CA},
+            "ca",
+            "cannot be verified: self-signed",
+        ),
+        (
+            {"url": "ldap://localhost:{ldap_port}", "starttls": True, "ca": None},
+            "ca",
+            "cannot be verified: self-signed",
+        ),
+        ({"url": "ldap://127.0.0.1:{ldap_port}", "starttls": True}, "url", "certificate is not valid for '127.0.0.1'"),
         ({"url": "ldap://127.0.0.1:1"}, "url", "there is no connection"),
     ],
 )
-async def test_what_is_wrong_with_the_settings(people: Slapd, changed: dict[str, object], key: str, text: str) -> None:
+async def test_what_is_wrong_with_the_settings(
+    people: Slapd, tmp_path: Path, changed: dict[str, object], key: str, text: str
+) -> None:
     if "url" in changed:
-        changed = {"url": str(changed["url"]).format(port=people.ldaps_port)}
+        changed = {**changed, "url": str(changed["url"]).format(port=people.ldaps_port, ldap_port=people.ldap_port)}
+    if changed.get("ca") is OTHER_CA:
+        changed = {**changed, "ca": tmp_path / "other.pem"}
+        trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
     config = replace(config_of(people), **changed)  # type: ignore[arg-type]
     fault = await server_faults(config)
     assert fault is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import trio
@@ -12,10 +14,10 @@ from prometheus_client import CollectorRegistry
 from replicator.config import LdapConfig
 from replicator.errors import UsersUnavailableError
 from replicator.runtime.environment import Abandoning
-from replicator.user_sources import ldap, users_of_server
+from replicator.user_sources import ldap, server_faults, users_of_server
 from replicator.user_sources.ldap import LdapSource
-from replicator.users import SourceError
-from tests.user_sources.fake_ldap import BIND, SEARCH, entry, fake_ldap, result
+from replicator.users import Found, SourceError
+from tests.user_sources.fake_ldap import BIND, SEARCH, STARTTLS, entry, fake_ldap, result
 
 BUSY, UNAVAILABLE, SIZE_LIMIT_EXCEEDED = 51, 52, 4
 
@@ -174,3 +176,24 @@ async def test_text_of_the_server_is_shown_without_control_characters(caplog: py
     assert len(shown) >= 5
     assert all(text.isprintable() for text in shown)
     assert "uid=a\\n2026" in shown[0]
+
+
+@pytest.mark.parametrize("has_password", [True, False])
+async def test_nothing_is_sent_if_starttls_is_refused(tmp_path: Path, *, has_password: bool) -> None:
+    heard = []
+
+    async def serve(stream: trio.SocketStream, operation: int, number: int) -> None:
+        heard.append(operation)
+        await stream.send_all(result(number, operation, UNAVAILABLE))
+
+    password = tmp_path / "password"
+    await trio.Path(password).write_text("secret\n")
+    async with fake_ldap(serve) as url:
+        config = LdapConfig(url, "dc=x", "(uid=%u)", "uid", starttls=True)
+        if has_password:
+            config = replace(config, bind_dn="cn=mail", password_file=password)
+        key, text = await server_faults(config) or ("", "")
+        with pytest.raises(SourceError, match="StartTLS"):
+            await LdapSource(config, Abandoning()).check(Found("alice", "uid=alice,dc=x"), "secret", None)
+    assert (key, "StartTLS" in text) == ("starttls", True)
+    assert set(heard) == {STARTTLS}
