@@ -62,7 +62,9 @@ PEERS_MAX = 254
 """Every node of a cluster links to every other; with more, floods and contexts outgrow their lines."""
 
 SERVER_TIMEOUT_MAX_S = 15.0
-"""A client that logs in gives up after some 30 seconds, and there may be two requests."""
+"""A client that logs in waits for half a minute or longer. The first request that is not answered ends the log-in; else
+there is one for each part of the name, one for the user's own name, and one for the password.
+"""
 
 SERVER_CACHE_MAX_S = 3600.0
 

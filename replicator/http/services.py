@@ -167,7 +167,10 @@ class UserOversight(Protocol):
         ...
 
     async def account(self, name: str) -> Account | None:
-        """Return the user of this name, in whichever cluster; None: there is none. Raises UsersUnavailableError."""
+        """Return the user of this name, in whichever cluster, as of now; None: there is none.
+
+        Raises UsersUnavailableError.
+        """
         ...
 
     async def try_login(self, name: str, password: str, address: str | None = None) -> Trial:

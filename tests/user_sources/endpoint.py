@@ -19,6 +19,7 @@ class Endpoint(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
+        self.people = dict(PEOPLE)
         self.questions: list[dict[str, object]] = []
         self.tokens: list[str | None] = []
         self.paths: list[str] = []
@@ -31,8 +32,8 @@ class Endpoint(ThreadingHTTPServer):
     def answer(self, question: dict[str, object]) -> dict[str, object]:
         user = str(question["user"]).removesuffix("@example.org")
         if question["request"] == "check":
-            return {"right": PEOPLE.get(user) == question["password"]}
-        if user not in PEOPLE:
+            return {"right": self.people.get(user) == question["password"]}
+        if user not in self.people:
             return {"user": None}
         return {"user": user, "disabled": user == "bob", "quota": "1G" if user == "alice" else None}
 

@@ -57,6 +57,9 @@ async def _check_former(services: HttpServices, user: str) -> None:
         if services.user_table is None:
             # Raises if users are not known now. A name with a detail may be that of a former user beside a present one.
             is_user = await services.users.ask(user) == user
+            if not is_user:
+                account = await services.oversight.account(user)  # as a server says now: the user may have come since
+                is_user = account is not None and account.user == user
         else:
             is_user = await services.user_table.has(user)
             if is_user:

@@ -137,8 +137,8 @@ class ExternalDirectory:
         return [self._account(found) for found in self._look_ups.users()]
 
     async def account(self, name: str) -> Account | None:
-        """Return what the source says of the user of this name; None: there is none. Raises as `ask`."""
-        found = await self._look_ups.ask(name)
+        """Return what the source says now of the user of this name; None: there is none. Raises as `ask`."""
+        found = await self._look_ups.found_now(name)
         return None if found is None else self._account(found)
 
     def _account(self, found: Found) -> Account:
