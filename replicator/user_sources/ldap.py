@@ -46,6 +46,9 @@ AGE_MAX_S = 600.0
 ENTRIES_MAX = 2
 """Entries that a search may return: two are one too many."""
 
+GRACE_S = 1.0
+"""Seconds that a thread has beyond the timeout: the event loop gives up first, and says so."""
+
 PASSWORD_FILE_MAX_BYTES = 4096
 
 LIBRARY_ERRORS = (
@@ -161,7 +164,7 @@ class LdapSource:
 
     async def _in_time(self, work: Callable[[_Request], T]) -> T:
         """Do blocking work in a thread. Raises SourceError, after `timeout` at the latest."""
-        request = _Request(self._config.timeout_s)
+        request = _Request(self._config.timeout_s + GRACE_S)
         try:
             with trio.fail_after(self._config.timeout_s):
                 return await self._run_in_thread(lambda: work(request))

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from prometheus_client import CollectorRegistry
 
 from replicator.errors import UserNotLearnedError, UsersUnavailableError
+from replicator.runtime.metrics import UserSourceMetrics
 from replicator.users import EntryError, ExternalDirectory, Found, Login, SourceError, Verdict, add_user
 from replicator.users.attempts.throttle import FREE_FAILURES_PAIR
 from replicator.users.elsewhere.answers import AFTER_FAILURE_S, KNOWN_S
@@ -240,9 +242,11 @@ async def test_failure_takes_whole_seconds(
 
 
 async def test_own_queue_is_no_failure_of_the_source(
-    source: Source, users: ExternalDirectory, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+    source: Source, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each question is answered within three seconds, and there are too many for some of them to be asked in time."""
+    registry = CollectorRegistry()
+    users = ExternalDirectory(source, found_s=FOUND_S, missing_s=MISSING_S, metrics=UserSourceMetrics(registry))
     source.takes_s = 3
     outcomes = Counter[str]()
 
@@ -261,6 +265,9 @@ async def test_own_queue_is_no_failure_of_the_source(
     assert outcomes == {"missing": in_time, BUSY: 50}
     assert users.unreadable() == []
     assert not caplog.records
+    counted = {"request": "look_up", "result": "busy"}
+    assert registry.get_sample_value("replicator_user_source_seconds_count", counted) == 50
+    assert registry.get_sample_value("replicator_user_source_up") == 1
     assert await users.ask(f"u{in_time + 50}") is None
 
 
@@ -282,3 +289,17 @@ async def test_sessions_of_removed_users_end_soon_however_many_there_are(
         await trio.sleep(15)
         sessions = {name: login for name, login in sessions.items() if users.holds(login)}
     nursery.cancel_scope.cancel()
+
+
+async def test_source_that_is_down_is_asked_about_one_part_of_a_known_name(
+    source: Source, users: ExternalDirectory, autojump_clock: trio.testing.MockClock
+) -> None:
+    """It may take its whole time to fail, and a client waits."""
+    name = "alice+x@example.org"
+    assert await users.ask(name) == "alice"
+    source.is_down, source.takes_s = True, 5
+    await trio.sleep(FOUND_S)
+    source.asked.clear()
+    assert await users.ask(name) == "alice"
+    assert source.asked == [name]
+    assert users.find(name) == "alice"

@@ -161,7 +161,7 @@ class UserSourceMetrics:
         self._seconds = Histogram(
             "replicator_user_source_seconds",
             "Time of requests to the server that knows the users, by request (look_up, check) and result: found,"
-            " missing, right, wrong, unusable (what it says of one user), or failed.",
+            " missing, right, wrong, unusable (what it says of one user), failed, or busy (too many others waited).",
             ["request", "result"],
             buckets=SOURCE_BUCKETS_S,
             registry=registry,
@@ -175,7 +175,8 @@ class UserSourceMetrics:
     def asked(self, request: str, result: str, took_s: float) -> None:
         """Count a request."""
         self._seconds.labels(request, result).observe(took_s)
-        self._up.set(result != "failed")
+        if result != "busy":
+            self._up.set(result != "failed")
 
 
 class HttpMetrics:

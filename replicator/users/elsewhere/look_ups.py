@@ -7,7 +7,7 @@ down, a user who is known still is one; that nobody has a name is believed of go
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -101,7 +101,7 @@ class LookUps:
         await trio.lowlevel.checkpoint()
         known: list[Known] = []
         for candidate in candidates(name):
-            known.append(await self._learned(candidate))
+            known.append(self._in_place(known, candidate) or await self._learned(candidate))
             if known[-1].found is not None:
                 break
         return _chosen(known)
@@ -116,8 +116,12 @@ class LookUps:
 
         Raises UserNotLearnedError if the source is to be asked first, and UsersUnavailableError if it has just failed.
         """
-        now = trio.current_time()
-        return _chosen(self._known(candidate, now) for candidate in candidates(name))
+        known: list[Known] = []
+        for candidate in candidates(name):
+            known.append(self._in_place(known, candidate) or self._known(candidate))
+            if known[-1].found is not None:
+                break
+        return _chosen(known)
 
     async def found_now(self, name: str) -> Found | None:
         """Ask the source, whatever is known, and return the user. Raises UsersUnavailableError that says why."""
@@ -155,8 +159,18 @@ class LookUps:
         except SourceError as error:
             raise UsersUnavailableError(_why(error)) from error
 
-    def _known(self, name: str, now: float) -> Known:
+    def _in_place(self, known: Sequence[Known], name: str) -> Known | None:
+        """Return what is known of the next part of a name, if the source has just failed about a part before it.
+
+        None: it has not. Raises UsersUnavailableError if nothing is known.
+        """
+        if all(each.is_good for each in known):
+            return None
+        return _at_least(self._answers.known(name, trio.current_time()))
+
+    def _known(self, name: str) -> Known:
         """Return what is known of exactly this name. Raises as `find`."""
+        now = trio.current_time()
         known = self._answers.known(name, now)
         if (known is None or not known.is_good) and not self._answers.has_failed(name, now):
             raise UserNotLearnedError(name)
@@ -169,7 +183,7 @@ class LookUps:
         """
         async with self._asking.of(name):
             with suppress(UserNotLearnedError):
-                return self._known(name, trio.current_time())
+                return self._known(name)
             try:
                 return Known(await self._told(name), is_good=True)
             except SourceError as error:
@@ -204,10 +218,11 @@ class LookUps:
         return own
 
     async def _timed(self, request: str, ask: Callable[[], Awaitable[T]], result: Callable[[T], str]) -> T:
-        """Ask the source, and count it. Raises SourceError, BusyError."""
+        """Ask the source once there is room, and count it. Raises SourceError, BusyError."""
         with trio.move_on_after(ROOM_S) as waiting:
             await self._room.acquire()
         if waiting.cancelled_caught:
+            self._metrics.asked(request, "busy", ROOM_S)
             raise BusyError(BUSY)
         try:
             return await self._answered(request, ask, result)
@@ -260,19 +275,15 @@ def _why(error: SourceError | None) -> str:
     return BUSY if isinstance(error, BusyError) else UNAVAILABLE
 
 
-def _chosen(known: Iterable[Known]) -> Found | None:
-    """Return the user of the best name that somebody has; None: nobody has any.
+def _chosen(known: Sequence[Known]) -> Found | None:
+    """Return the user by what is known of the parts of a name, as far as to the first that somebody has.
 
-    Raises UsersUnavailableError if somebody may have one by now.
+    None: nobody has any. Raises UsersUnavailableError if somebody may have one by now.
     """
-    all_good = True
-    for each in known:
-        if each.found is not None:
-            return each.found
-        all_good = all_good and each.is_good
-    if not all_good:
+    found = known[-1].found
+    if found is None and not all(each.is_good for each in known):
         raise UsersUnavailableError(UNAVAILABLE)
-    return None
+    return found
 
 
 def _is_user_name(name: str) -> bool:

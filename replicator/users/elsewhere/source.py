@@ -7,10 +7,13 @@ from typing import Protocol
 
 from replicator.users.words.quota_limits import OwnLimits
 
+SHOWN_MAX = 500
+
 
 def shown(text: str) -> str:
-    """Return a text of a source as operators may see it: control characters are escaped."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    """Return a text of a source as operators may see it: control characters are escaped, and its end may be cut off."""
+    cut = text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in cut)
 
 
 class SourceError(Exception):
