@@ -8,15 +8,17 @@ from replicator.runtime.sizes import MESSAGES_MAX, SIZE_MAX_BYTES, parse_size
 def quota_of(value: str) -> dict[str, int | None]:
     """Return the limits of an attribute's value: a size, octets, or a rule of Dovecot's. Raises ValueError.
 
-    Sizes are such as `500MiB`, and Dovecot's `*:storage=1G` or `*:messages=1000`; 0 and `none` mean no limit.
+    Sizes are such as `500MiB`, and Dovecot's `*:storage=1G` or `*:messages=1000`; 0 and `none` mean no limit. In a rule,
+    `storage` without a unit is in KiB, and `bytes` in octets.
     """
     limits: dict[str, int | None] = {}
     for word in value.strip().removeprefix("*:").split(":"):
         name, _, number = word.rpartition("=")
         if name == "messages" and number.isascii() and number.isdecimal() and int(number) <= MESSAGES_MAX:
             limits["messages"] = int(number) or None
-        elif name in {"", "storage"}:
-            limits["storage_bytes"] = _octets(number)
+        elif name in {"", "storage", "bytes"}:
+            is_in_kib = name == "storage" and number.isascii() and number.isdecimal() and number != "0"
+            limits["storage_bytes"] = _octets(f"{number}K" if is_in_kib else number)
         else:
             raise ValueError(f"expected a quota such as '1GiB', '*:storage=1G' or '*:messages=1000', not {value!r}")
     return limits

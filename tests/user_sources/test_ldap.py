@@ -163,6 +163,8 @@ async def test_attributes_say_quota_and_who_is_disabled(people: Slapd, directory
         ("1000", {"storage_bytes": 1000}),
         ("2GiB", {"storage_bytes": 2 * 1024**3}),
         ("*:storage=3M", {"storage_bytes": 3 * 1024**2}),
+        ("*:storage=1000", {"storage_bytes": 1000 * 1024}),
+        ("*:bytes=1000", {"storage_bytes": 1000}),
         ("*:storage=1G:messages=10", {"storage_bytes": 1024**3, "messages": 10}),
         ("none", {"storage_bytes": None}),
         ("0", {"storage_bytes": None}),
@@ -172,7 +174,7 @@ def test_quotas_of_attributes(value: str, limits: dict[str, int | None]) -> None
     assert quota_of(value) == limits
 
 
-@pytest.mark.parametrize("value", ["", "lots", "*:bytes=3", "-1", "1e9", "*:messages=many", "M"])
+@pytest.mark.parametrize("value", ["", "lots", "*:octets=3", "-1", "1e9", "*:messages=many", "M"])
 def test_quota_that_makes_no_sense(value: str) -> None:
     with pytest.raises(ValueError, match="expected a"):
         quota_of(value)
