@@ -97,7 +97,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 lock: tools ## pin what is installed, with the hashes of all its files; UPGRADE=1 takes the newest versions
 	@$(LOCK) --group build --output-file constraints-build.txt
 	@$(LOCK) --constraint constraints-build.txt pyproject.toml --all-extras --group dev --output-file constraints.txt
-	@$(LOCK) --constraint constraints.txt pyproject.toml --extra inventory --output-file constraints-node.txt
+	@$(LOCK) --constraint constraints.txt pyproject.toml --extra inventory --extra ldap --output-file constraints-node.txt
 	@$(LOCK) --group tools --output-file constraints-tools.txt
 	@$(LOCK) --constraint constraints.txt --group docs --output-file constraints-docs.txt
 

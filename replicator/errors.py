@@ -67,6 +67,14 @@ class UsersUnavailableError(MailError):
     """The list of users is unknown: the passwd-file has not been readable yet, or has just changed."""
 
 
+class UserNotLearnedError(UsersUnavailableError):
+    """Whether there is a user of this name is not known here yet: `UserNames.ask` asks."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__("the server that knows the users has not been asked yet; try again")
+        self.name = name
+
+
 class OtherClusterError(UsersUnavailableError):
     """The user's mail is in another cluster of the site. Whoever sent the request here is to ask there."""
 

@@ -81,7 +81,7 @@ from replicator.store.repair.database_swap import check_none
 from replicator.store.store import Store
 from replicator.tracing.tracer import Tracer
 from replicator.user_table import ClusterUsers
-from replicator.users import Recipients, UserDirectory
+from replicator.users import Directory, Recipients
 from replicator.workers.core.door_process import CoreServices
 from replicator.workers.core.processes import Doors
 
@@ -132,7 +132,7 @@ async def run_node(
             refusals=refusals,
             is_new=not has_begun,
         )
-        users, recipients = await users_of(config, environment)
+        users, recipients = await users_of(config, environment, registry)
         quotas = Quotas(
             store.usage,
             users.quota_limits,
@@ -220,7 +220,7 @@ async def run_node(
 
 
 def _runs(
-    users: UserDirectory, keys: ProviderKeys | None, user_table: ClusterUsers | None
+    users: Directory, keys: ProviderKeys | None, user_table: ClusterUsers | None
 ) -> list[Callable[[], Awaitable[None]]]:
     """Return the tasks of users, and of those parts that are configured."""
     return [users.run, *([keys.run] if keys else []), *([user_table.run] if user_table else [])]
@@ -259,7 +259,7 @@ def _doors(
     *,
     environment: Environment,
     mail: ClusterMailStore,
-    users: UserDirectory,
+    users: Directory,
     recipients: Recipients,
     tokens: AccessTokens | None,
     report: StatusReporter,

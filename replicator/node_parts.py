@@ -10,7 +10,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
-from replicator.config import Config, UserSource, WhenFull
+from replicator.config import Config, UserSource, WhenFull, user_server
 from replicator.errors import DataError
 from replicator.http.tasks.destinations import Destinations
 from replicator.http.tokens import Tokens
@@ -37,8 +37,9 @@ from replicator.store.db import queries
 from replicator.store.store import Store
 from replicator.tracing.folder_names import FolderNames
 from replicator.tracing.tracer import Tracer
+from replicator.user_sources import users_of_server
 from replicator.user_table import ClusterUsers
-from replicator.users import QuotaLimits, Recipients, UserDirectory
+from replicator.users import Directory, QuotaLimits, Recipients, UserDirectory
 
 log = logging.getLogger(__name__)
 
@@ -53,22 +54,32 @@ def registry_of_process() -> CollectorRegistry:
     return registry
 
 
-async def users_of(config: Config, environment: Environment) -> tuple[UserDirectory, Recipients]:
-    """Return the users, and whom addresses reach. Log what is wrong with their files."""
-    quota = QuotaLimits(config.quota.storage_bytes, config.quota.messages)
-    file, site = config.users.passwd_file, site_of(config)
-    is_from_cluster = config.users.source is UserSource.CLUSTER
-    users = UserDirectory(
-        file,
-        quota=quota,
-        clock_ms=environment.clock_ms,
-        site=site,
-        is_from_cluster=is_from_cluster,
-        masters=config.users.master_passwd_file,
-        separator=config.users.master_separator,
-    )
+async def users_of(
+    config: Config, environment: Environment, registry: CollectorRegistry
+) -> tuple[Directory, Recipients]:
+    """Return the users, and whom addresses reach. Log what is wrong with their files. Raises ConfigError."""
+    users = _directory_of(config, environment, registry)
     await users.load()  # warn of a missing file now, not when the first mail arrives
     return users, Recipients(users, config.lmtp.aliases)
+
+
+def _directory_of(config: Config, environment: Environment, registry: CollectorRegistry) -> Directory:
+    """Return the users, before anything of them is known. Raises ConfigError."""
+    users, clock_ms = config.users, environment.clock_ms
+    quota = QuotaLimits(config.quota.storage_bytes, config.quota.messages)
+    masters, separator = users.master_passwd_file, users.master_separator
+    server = user_server(config)
+    if server is not None:
+        return users_of_server(server, clock_ms, registry, quota=quota, masters=masters, separator=separator)
+    return UserDirectory(
+        users.passwd_file,
+        quota=quota,
+        clock_ms=clock_ms,
+        site=site_of(config),
+        is_from_cluster=users.source is UserSource.CLUSTER,
+        masters=masters,
+        separator=separator,
+    )
 
 
 def user_table_of(
@@ -85,7 +96,7 @@ def user_table_of(
 def configuration_of(
     config: Config,
     reread: Callable[[], Config] | None,
-    users: UserDirectory,
+    users: Directory,
     quotas: Quotas,
     coordinator: Coordinator,
 ) -> Configuration | None:

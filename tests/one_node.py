@@ -226,6 +226,10 @@ class Names:
     def __init__(self, *users: str) -> None:
         self._users = frozenset(users)
 
+    async def ask(self, name: str) -> str | None:
+        await trio.lowlevel.checkpoint()
+        return self.find(name)
+
     def find(self, name: str) -> str | None:
         return next((user for user in candidates(name) if user in self._users), None)
 

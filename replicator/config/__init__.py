@@ -21,7 +21,9 @@ from replicator.config.model import (
     ConflictConfig,
     ContentConfig,
     DurabilityConfig,
+    EndpointConfig,
     HttpConfig,
+    LdapConfig,
     LimitsConfig,
     ListenConfig,
     LmtpConfig,
@@ -45,7 +47,9 @@ from replicator.config.model import (
     WhenShort,
     WorkersConfig,
     default_config,
+    user_server,
 )
+from replicator.config.source import line_in_file
 from replicator.config.template import config_text, tls_text
 
 __all__ = [
@@ -60,7 +64,9 @@ __all__ = [
     "ConflictConfig",
     "ContentConfig",
     "DurabilityConfig",
+    "EndpointConfig",
     "HttpConfig",
+    "LdapConfig",
     "LimitsConfig",
     "ListenConfig",
     "LmtpConfig",
@@ -87,8 +93,10 @@ __all__ = [
     "config_text",
     "default_config",
     "disagreements",
+    "line_in_file",
     "load_config",
     "tls_text",
+    "user_server",
     "with_peer",
     "without_peer",
 ]

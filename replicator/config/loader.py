@@ -23,7 +23,9 @@ from replicator.config.model import (
     ConflictConfig,
     ContentConfig,
     DurabilityConfig,
+    EndpointConfig,
     HttpConfig,
+    LdapConfig,
     LimitsConfig,
     ListenConfig,
     LmtpConfig,
@@ -47,8 +49,10 @@ from replicator.config.model import (
     WorkersConfig,
     default_config,
     default_copies,
+    user_server,
 )
 from replicator.config.source import Section, Source
+from replicator.runtime.addresses import is_loopback
 from replicator.runtime.sizes import MESSAGES_MAX
 
 EXAMPLE_SID = "dc1"
@@ -56,6 +60,13 @@ EXAMPLE_ADDRESS: PeerAddress = Address("127.0.0.1", 4421)
 
 PEERS_MAX = 254
 """Every node of a cluster links to every other; with more, floods and contexts outgrow their lines."""
+
+SERVER_TIMEOUT_MAX_S = 15.0
+"""A client that logs in waits for half a minute or longer. The first request that is not answered ends the log-in; else
+there is one for each part of the name, one for the user's own name, and one for the password.
+"""
+
+SERVER_CACHE_MAX_S = 3600.0
 
 PRIORITY_MAX = 2**31 - 1
 
@@ -97,6 +108,8 @@ def load_config(path: Path, *, serving: bool = False, text: str | None = None) -
         certificates=tuple(_certificate(section, directory, file) for section in source.sections("certificate")),
         client_certificates=_client_certificates(source.section("client_certificates"), directory, file),
         oauth=_oauth(source.section("oauth"), file),
+        ldap=_ldap(source.section("ldap"), file),
+        endpoint=_endpoint(source.section("endpoint"), file),
         limits=_limits(source.section("limits")),
         http=_http(source.section("http"), directory),
         workers=_workers(source.section("workers")),
@@ -106,6 +119,7 @@ def load_config(path: Path, *, serving: bool = False, text: str | None = None) -
     _check_listeners(source, config)
     _check_exposure(source, config)
     _check_clusters(source, config)
+    _check_user_server(source, config)
     if serving:
         _check_passwd_file(source, config.users)
         _check_checkpoint_directory(source, config)
@@ -123,6 +137,11 @@ def _users(section: Section, directory: Path, node: NodeConfig) -> UsersConfig:
     if source is UserSource.FILE:
         file = named or default_config(node.id, directory).users.passwd_file
         return UsersConfig(file, source, masters, separator)
+    if source in {UserSource.LDAP, UserSource.ENDPOINT}:
+        if named is not None:
+            text = f'users come from the server of [{source}] (source = "{source}"); remove this key'
+            section.problem("passwd_file", text)
+        return UsersConfig(node.cluster_users, source, masters, separator)
     if named is not None:
         text = (
             'users come from the cluster (source = "cluster"); remove this key, and bring the users of the file in once'
@@ -300,6 +319,65 @@ def _oauth(section: Section, file: Callable[[object], Path]) -> OauthConfig | No
     return oauth
 
 
+def _ldap(section: Section, file: Callable[[object], Path]) -> LdapConfig | None:
+    if not section.given:
+        for key in fields(LdapConfig):
+            section.take(key.name.removesuffix("_s"), values.text, None)
+        return None
+    defaults = LdapConfig("", "", "", "")
+    ldap = LdapConfig(
+        url=section.take_required("url", values.ldap_url, "ldaps://ldap.example.org"),
+        base=section.take_required("base", values.text, "ou=people,dc=example,dc=org"),
+        filter=section.take_required("filter", values.ldap_filter, "(mail=%u)"),
+        user_attribute=section.take_required("user_attribute", values.attribute, "uid"),
+        starttls=section.take("starttls", values.boolean, defaults.starttls),
+        ca=section.take("ca", file, None),
+        bind_dn=section.take("bind_dn", values.text, None),
+        password_file=section.take("password_file", file, None),
+        quota_attribute=section.take("quota_attribute", values.attribute, None),
+        disabled_attribute=section.take("disabled_attribute", values.attribute, None),
+        timeout_s=section.take("timeout", values.duration(0.1, SERVER_TIMEOUT_MAX_S), defaults.timeout_s),
+        cache_s=section.take("cache", values.duration(1.0, SERVER_CACHE_MAX_S), defaults.cache_s),
+        cache_missing_s=section.take(
+            "cache_missing", values.duration(1.0, SERVER_CACHE_MAX_S), defaults.cache_missing_s
+        ),
+    )
+    if ldap.begins_with_tls and ldap.starttls:
+        section.problem("starttls", "an ldaps:// URL begins with TLS already; leave this key out, or write ldap://")
+    if not ldap.begins_with_tls and not ldap.starttls:
+        if ldap.ca is not None:
+            section.problem("ca", "it has no use without TLS; write ldaps:// in `url`, or starttls = true")
+        if not is_loopback(ldap.host):
+            text = f"passwords would cross the network to {ldap.host} unprotected; write ldaps://, or starttls = true"
+            section.problem("url", text)
+    if ldap.password_file is not None and ldap.bind_dn is None:
+        section.problem("password_file", "it has no use without `bind_dn`; add that, or leave this out")
+    if ldap.bind_dn is not None and ldap.password_file is None:
+        section.problem("bind_dn", "its password is missing: add `password_file`, whose first line has it")
+    return ldap
+
+
+def _endpoint(section: Section, file: Callable[[object], Path]) -> EndpointConfig | None:
+    if not section.given:
+        for key in fields(EndpointConfig):
+            section.take(key.name.removesuffix("_s"), values.text, None)
+        return None
+    defaults = EndpointConfig("")
+    endpoint = EndpointConfig(
+        url=section.take_required("url", values.endpoint_url, "https://auth.example.org/users"),
+        ca=section.take("ca", file, None),
+        token_file=section.take("token_file", file, None),
+        timeout_s=section.take("timeout", values.duration(0.1, SERVER_TIMEOUT_MAX_S), defaults.timeout_s),
+        cache_s=section.take("cache", values.duration(1.0, SERVER_CACHE_MAX_S), defaults.cache_s),
+        cache_missing_s=section.take(
+            "cache_missing", values.duration(1.0, SERVER_CACHE_MAX_S), defaults.cache_missing_s
+        ),
+    )
+    if endpoint.ca is not None and not endpoint.url.startswith("https:"):
+        section.problem("ca", "it has no use without TLS; write https:// in `url`, or leave this out")
+    return endpoint
+
+
 def _http(section: Section, directory: Path) -> HttpConfig:
     return HttpConfig(
         tokens=section.take("tokens", values.path(directory), None),
@@ -353,6 +431,18 @@ def _check_listeners(source: Source, config: Config) -> None:
         if address in taken:
             source.problem(("listen", door), f"{door}: {address} is already used by {taken[address]!r}")
         taken.setdefault(address, door)
+
+
+def _check_user_server(source: Source, config: Config) -> None:
+    """Check that a server of users has its section, and that a site of clusters has no such source."""
+    kind = config.users.source
+    if kind not in {UserSource.LDAP, UserSource.ENDPOINT}:
+        return
+    if user_server(config) is None:
+        source.problem(("users", "source"), f"source: users come from a server, so add a section [{kind}]")
+    if config.clusters:
+        text = "source: with [[cluster]], each user's cluster must be known, and a server does not tell it"
+        source.problem(("users", "source"), text)
 
 
 def _check_clusters(source: Source, config: Config) -> None:

@@ -144,18 +144,21 @@ class MastershipConfig:
 
 
 class UserSource(StrEnum):
-    """The source of users: a passwd-file that the operator keeps, or the cluster's own table."""
+    """The source of users: a passwd-file that the operator keeps, the cluster's own table, or a server."""
 
     FILE = "file"
     CLUSTER = "cluster"
+    LDAP = "ldap"
+    ENDPOINT = "endpoint"
 
 
 @dataclass(frozen=True, slots=True)
 class UsersConfig:
     """Users with mail here (`replicator.users`).
 
-    The file need not exist yet. If users come from the cluster, the node writes it. `master_passwd_file`: of users who
-    log in as others; `master_separator`: the character between the names of user and master in a log-in.
+    The file need not exist yet. If users come from the cluster, the node writes it; if from a server, nobody does.
+    `master_passwd_file`: of users who log in as others; `master_separator`: the character between the names of user and
+    master in a log-in.
     """
 
     passwd_file: Path
@@ -169,6 +172,62 @@ class LmtpConfig:
     """Delivery. `aliases`: the file of aliases and catch-all addresses; None: there are none."""
 
     aliases: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LdapConfig:
+    """An LDAP server that knows the users. `url`: `ldap://HOST[:PORT]` or `ldaps://HOST[:PORT]`.
+
+    `ca`: a PEM file with the CA of the server's certificate; None: the system's CAs. `bind_dn` searches, with the
+    password in the first line of `password_file`; None: without a log-in. `filter` has `%u` for a name, `%n` and `%d`
+    for its parts. The attributes give a user's own name, quota, and whether the user is disabled; None: none does.
+    `cache_s`, `cache_missing_s`: seconds for which answers about users, and that there is none, are good.
+    """
+
+    url: str
+    base: str
+    filter: str
+    user_attribute: str
+    starttls: bool = False
+    ca: Path | None = None
+    bind_dn: str | None = None
+    password_file: Path | None = None
+    quota_attribute: str | None = None
+    disabled_attribute: str | None = None
+    timeout_s: float = 5.0
+    cache_s: float = 60.0
+    cache_missing_s: float = 10.0
+
+    @property
+    def host(self) -> str:
+        """The server's name, or its IP address."""
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def port(self) -> int:
+        """The server's port."""
+        return urlsplit(self.url).port or (636 if self.begins_with_tls else 389)
+
+    @property
+    def begins_with_tls(self) -> bool:
+        """True if the connection is encrypted from its beginning."""
+        return self.url.startswith("ldaps:")
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointConfig:
+    """A program of the operator's that knows the users, asked over HTTP at `url`. `ca`: as that of `LdapConfig`.
+
+    `token_file`: its first line goes with each request as a bearer token. `timeout_s`, `cache_s`, `cache_missing_s`: as
+    those of `LdapConfig`.
+    """
+
+    url: str
+    ca: Path | None = None
+    token_file: Path | None = None
+    timeout_s: float = 5.0
+    cache_s: float = 60.0
+    cache_missing_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,10 +485,23 @@ class Config:
     certificates: tuple[CertificateConfig, ...] = ()  # for clients; none: that of `tls`
     client_certificates: ClientCertificatesConfig | None = None
     oauth: OauthConfig | None = None
+    ldap: LdapConfig | None = None
+    endpoint: EndpointConfig | None = None
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
     workers: WorkersConfig = field(default_factory=WorkersConfig)
     lmtp: LmtpConfig = field(default_factory=LmtpConfig)
+
+
+def user_server(config: Config) -> LdapConfig | EndpointConfig | None:
+    """Return the server that knows the users; None: they come from a file or from the cluster."""
+    match config.users.source:
+        case UserSource.LDAP:
+            return config.ldap
+        case UserSource.ENDPOINT:
+            return config.endpoint
+        case _:
+            return None
 
 
 def default_copies(nodes: int) -> int:

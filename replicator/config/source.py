@@ -151,6 +151,11 @@ class Section:
         self._source.problem((*self._path, key), f"{key}: {text}")
 
 
+def line_in_file(file: Path, path: KeyPath) -> int:
+    """Return the line of a key, or of its section if the file does not have the key. Raises ConfigError."""
+    return line_of(key_lines(_read(file)), path)
+
+
 def _read(file: Path) -> str:
     try:
         with file.open("rb") as stream:

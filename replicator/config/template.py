@@ -14,7 +14,9 @@ from replicator.config.model import (
     ClientCertificatesConfig,
     ClusterConfig,
     Config,
+    EndpointConfig,
     HttpConfig,
+    LdapConfig,
     LimitsConfig,
     OauthConfig,
     PeerConfig,
@@ -56,6 +58,10 @@ def config_text(config: Config, directory: Path) -> str:
         sections.append(_client_certificates(config.client_certificates, directory))
     if config.oauth is not None:
         sections.append(_oauth(config.oauth, directory))
+    if config.ldap is not None:
+        sections.append(_ldap(config.ldap, directory))
+    if config.endpoint is not None:
+        sections.append(_endpoint(config.endpoint, directory))
     if config.limits != LimitsConfig():
         sections.append(_limits(config.limits))
     sections.append(_quota(config.quota))
@@ -105,7 +111,9 @@ def _writes(config: Config) -> str:
 
 def _users(users: UsersConfig, directory: Path) -> str:
     lines = ["[users]"]
-    if users.source is UserSource.CLUSTER:
+    if users.source in {UserSource.LDAP, UserSource.ENDPOINT}:
+        lines.append(f"source = {_quoted(users.source)}    # see [{users.source}]")
+    elif users.source is UserSource.CLUSTER:
         lines.append('source = "cluster"    # the same at all nodes; see `replicator user`')
     else:
         lines.append(f"passwd_file = {_path(users.passwd_file, directory)}    # user:{{SCHEME}}hash")
@@ -188,6 +196,41 @@ def _oauth(oauth: OauthConfig, directory: Path) -> str:
         + (f"scopes = {json.dumps(oauth.scopes)}\n" if oauth.scopes else "")
         + (f"algorithms = {json.dumps(oauth.algorithms)}\n" if oauth.algorithms != ALGORITHMS else "")
         + (f"refresh = {_duration(oauth.refresh_s)}\n" if oauth.refresh_s != REFRESH_S else "")
+    )
+
+
+def _ldap(ldap: LdapConfig, directory: Path) -> str:
+    paths = {"ca": ldap.ca, "password_file": ldap.password_file}
+    keys = ("bind_dn", "quota_attribute", "disabled_attribute")
+    given = {key: value for key in keys if (value := getattr(ldap, key)) is not None}
+    return (
+        "[ldap]    # the server that knows the users\n"
+        f"url = {_quoted(ldap.url)}\n"
+        + ("starttls = true\n" if ldap.starttls else "")
+        + "".join(f"{key} = {_path(path, directory)}\n" for key, path in paths.items() if path is not None)
+        + f"base = {_quoted(ldap.base)}\n"
+        f"filter = {_quoted(ldap.filter)}    # %u: a name; %n, %d: before and after its @\n"
+        f"user_attribute = {_quoted(ldap.user_attribute)}    # the user's own name, of which the mail is\n"
+        + "".join(f"{key} = {_quoted(value)}\n" for key, value in given.items())
+        + _patience(ldap)
+    )
+
+
+def _endpoint(endpoint: EndpointConfig, directory: Path) -> str:
+    paths = {"ca": endpoint.ca, "token_file": endpoint.token_file}
+    return (
+        "[endpoint]    # the program that knows the users\n"
+        f"url = {_quoted(endpoint.url)}\n"
+        + "".join(f"{key} = {_path(path, directory)}\n" for key, path in paths.items() if path is not None)
+        + _patience(endpoint)
+    )
+
+
+def _patience(server: LdapConfig | EndpointConfig) -> str:
+    return (
+        f"timeout = {_duration(server.timeout_s)}\n"
+        f"cache = {_duration(server.cache_s)}    # how long an answer about a user is good\n"
+        f"cache_missing = {_duration(server.cache_missing_s)}    # and that there is none\n"
     )
 
 

@@ -98,7 +98,7 @@ def whole_number(lowest: int, highest: int, why_no_more: str = "") -> Callable[[
     return parse
 
 
-def duration(lowest_s: float) -> Callable[[object], float]:
+def duration(lowest_s: float, highest_s: float = DURATION_MAX_S) -> Callable[[object], float]:
     """Return a parser of a duration such as "500ms" or "7d", in seconds."""
 
     def parse(value: object) -> float:
@@ -106,8 +106,9 @@ def duration(lowest_s: float) -> Callable[[object], float]:
         if match is None:
             raise ValueError(f"expected a duration such as '500ms', '4s', '5m', '2h' or '7d', not {_shown(value)}")
         seconds = float(Decimal(match[1]) * DURATION_UNITS_S[match[2]])
-        if not lowest_s <= seconds <= DURATION_MAX_S:
-            raise ValueError(f"expected a duration from {lowest_s:g}s to {DURATION_MAX_S / DAY_S:g}d, not {value!r}")
+        if not lowest_s <= seconds <= highest_s:
+            highest = f"{highest_s / DAY_S:g}d" if highest_s >= DAY_S else f"{highest_s:g}s"
+            raise ValueError(f"expected a duration from {lowest_s:g}s to {highest}, not {value!r}")
         return seconds
 
     return parse
@@ -288,6 +289,49 @@ def algorithms(value: object) -> tuple[str, ...]:
     if not names:
         raise ValueError("expected at least one algorithm, or no token can be accepted")
     return names
+
+
+LDAP_URL = re.compile(r"ldaps?://(?:\[[0-9A-Fa-f:.]{2,64}\]|[A-Za-z0-9._-]{1,253})(?::[0-9]{1,5})?/?")
+ATTRIBUTE = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
+FILTER_VARIABLES = re.compile(r"%(.?)")
+
+
+def ldap_url(value: object) -> str:
+    """Parse the URL of an LDAP server."""
+    url = _matching(value, LDAP_URL, "a URL such as 'ldaps://ldap.example.org' or 'ldap://127.0.0.1:389'")
+    if not _has_port(urlsplit(url)):
+        raise ValueError(f"expected a port from 1 to 65535 in the URL, not {_shown(value)}")
+    return url.rstrip("/")
+
+
+ENDPOINT_URL = re.compile(rf"http{HTTPS_URL.pattern.removeprefix('https')}")
+
+
+def endpoint_url(value: object) -> str:
+    """Parse the URL of a program that knows users. `http://` leads to this machine only."""
+    url = text(value)
+    parsed = urlsplit(url) if HTTPS_URL.fullmatch(url) or ENDPOINT_URL.fullmatch(url) else None
+    if parsed is None or parsed.fragment or "\\" in url or not _has_port(parsed):
+        raise ValueError(f"expected a URL such as 'https://auth.example.org/users', not {_shown(value)}")
+    if parsed.scheme == "http" and not is_loopback(parsed.hostname or ""):
+        raise ValueError(f"passwords would cross the network to {parsed.hostname} unprotected; write https://")
+    return url
+
+
+def ldap_filter(value: object) -> str:
+    """Parse a filter of LDAP with variables. Its parentheses are checked here, all else by the search."""
+    name = text(value)
+    used = FILTER_VARIABLES.findall(name)
+    if not set(used) <= {"u", "n", "d"} or not {"u", "n"} & set(used):
+        raise ValueError(f"expected a filter with %u (the whole name) or %n (the part before @), and %d, not {name!r}")
+    if not name.startswith("(") or not name.endswith(")") or name.count("(") != name.count(")"):
+        raise ValueError(f"expected a filter in parentheses, such as '(mail=%u)', not {name!r}")
+    return name
+
+
+def attribute(value: object) -> str:
+    """Parse the name of an attribute of LDAP."""
+    return _matching(value, ATTRIBUTE, "the name of an attribute, such as 'uid'")
 
 
 def keys_location(file: Callable[[object], Path]) -> Callable[[object], Path | str]:

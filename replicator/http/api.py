@@ -119,9 +119,9 @@ async def get_status(services: HttpServices, _request: Request) -> Response:
 async def get_mailboxes(services: HttpServices, request: Request) -> Response:
     """Return all mailboxes of the node, or one user's. The mail of a user who is gone is still shown."""
     name = request.query.get("user")
-    user = None if name is None else services.owner(name)
+    user = None if name is None else await services.owner(name)
     mailboxes = await services.status.mailboxes(user)
-    if name is not None and not mailboxes and services.users.find(name) is None:
+    if name is not None and not mailboxes and await services.users.ask(name) is None:
         raise no_such_user(name)
     encode = partial(encode_list, mailboxes, asdict)
     return Response(HTTPStatus.OK, await services.run_in_thread(encode))
@@ -129,7 +129,7 @@ async def get_mailboxes(services: HttpServices, request: Request) -> Response:
 
 async def get_quota(services: HttpServices, request: Request) -> Response:
     """Return the usage at this node and the limits of the user's mail."""
-    user = known_user(services, request)
+    user = await known_user(services, request)
     quota = await services.mail.quota(user)
     limits = quota.limits
     status = QuotaStatus(user, quota.storage_bytes, limits.storage_bytes, quota.messages, limits.messages)
@@ -138,13 +138,13 @@ async def get_quota(services: HttpServices, request: Request) -> Response:
 
 async def get_master(services: HttpServices, request: Request) -> Response:
     """Return the folder's master."""
-    folder = await services.mail.folder(known_user(services, request), canonical_name(request.path["name"]))
+    folder = await services.mail.folder(await known_user(services, request), canonical_name(request.path["name"]))
     return json_response({"master": await services.masters.master_of(folder)})
 
 
 async def put_master(services: HttpServices, request: Request) -> Response:
     """Make a node the folder's master. Idempotent."""
-    folder = await services.mail.folder(known_user(services, request), canonical_name(request.path["name"]))
+    folder = await services.mail.folder(await known_user(services, request), canonical_name(request.path["name"]))
     node = request.query.get("node", services.sid)
     if node not in {services.sid, *services.peers}:
         raise ProblemError(HTTPStatus.NOT_FOUND, f"no node {node!r} is configured at {services.sid}")
@@ -189,7 +189,7 @@ async def post_search_rebuild(services: HttpServices, _request: Request) -> Resp
 
 async def list_messages(services: HttpServices, request: Request) -> Response:
     """Return UID and hash of a folder's messages, for `import` to skip. `more`: ask again after the last UID."""
-    user = known_user(services, request)
+    user = await known_user(services, request)
     after = number(request, "after", UID_MAX) or 0
     folder = await services.mail.folder(user, canonical_name(request.query.get("mailbox", INBOX)))
     messages = (await services.mail.open_mailbox(folder)).messages
@@ -205,7 +205,7 @@ async def list_messages(services: HttpServices, request: Request) -> Response:
 
 async def post_message(services: HttpServices, request: Request) -> Response:
     """Store the message in the request's body. UID null: this node does not show it yet."""
-    user = known_user(services, request)
+    user = await known_user(services, request)
     if not request.body:
         raise ProblemError(HTTPStatus.BAD_REQUEST, "the message is empty")
     folder = await services.mail.folder(user, canonical_name(request.query.get("mailbox", INBOX)))
@@ -220,7 +220,7 @@ async def post_message(services: HttpServices, request: Request) -> Response:
 
 async def post_batch(services: HttpServices, request: Request) -> Response:
     """Store the messages in the request's body, in their order, all or none. For UIDs see `post_message`."""
-    user = known_user(services, request)
+    user = await known_user(services, request)
     folder = await services.mail.folder(user, canonical_name(request.query.get("mailbox", INBOX)))
     batch = await services.run_in_thread(partial(_batch, request.body))
     settable = {flags: await settable_in(services.mail, folder, flags) for flags in {flags for _, flags, _ in batch}}

@@ -167,6 +167,13 @@ class UserOversight(Protocol):
         """Return all users, and what their lines say."""
         ...
 
+    async def account(self, name: str) -> Account | None:
+        """Return the user of this name, in whichever cluster, as of now; None: there is none.
+
+        Raises UsersUnavailableError.
+        """
+        ...
+
     async def try_login(self, name: str, password: str, address: str | None = None) -> Trial:
         """Return whether this name and password would let a client in, from an IP address; None: from any.
 
@@ -286,18 +293,18 @@ class HttpServices:
     peers: AbstractSet[str] = frozenset()
     keep_expunged_s: float = field(default_factory=lambda: ContentConfig().keep_expunged_s)
 
-    def owner(self, name: str) -> str:
+    async def owner(self, name: str) -> str:
         """Return whose mail is meant: this user's, or that of a deleted user or one of another cluster, by its name."""
         try:
-            return self.users.find(name) or name
+            return await self.users.ask(name) or name
         except (OtherClusterError, UsersUnavailableError):  # or the user has just been deleted
             return folded(name)
 
 
-def known_user(services: HttpServices, request: Request) -> str:
+async def known_user(services: HttpServices, request: Request) -> str:
     """Return the user of the path. Raises ProblemError if nobody has this name."""
     name = request.path["user"]
-    user = services.users.find(name)
+    user = await services.users.ask(name)
     if user is None:
         raise no_such_user(name)
     return user

@@ -36,14 +36,14 @@ log = logging.getLogger(__name__)
 
 async def get_sessions(services: HttpServices, request: Request) -> Response:
     """Return the sessions."""
-    return await _answer(services, await services.sessions.list(_user(services, request), _wanted(request)))
+    return await _answer(services, await services.sessions.list(await _user(services, request), _wanted(request)))
 
 
 async def delete_sessions(services: HttpServices, request: Request) -> Response:
     """End the sessions, and return them."""
     if not request.query:
         raise ProblemError(HTTPStatus.BAD_REQUEST, "query: name at least one of user, address and id")
-    ended = await services.sessions.end(_user(services, request), _wanted(request))
+    ended = await services.sessions.end(await _user(services, request), _wanted(request))
     log.info("an operator has ended sessions %s", LogFields({**request.query, "ended": len(ended)}))
     return await _answer(services, ended)
 
@@ -73,9 +73,9 @@ async def post_stop(services: HttpServices, _request: Request) -> Response:
     return replace(response, then=partial(ending.begin, "a request of an operator"))
 
 
-def _user(services: HttpServices, request: Request) -> str | None:
+async def _user(services: HttpServices, request: Request) -> str | None:
     name = request.query.get("user")
-    return None if name is None else folded(services.owner(name))
+    return None if name is None else folded(await services.owner(name))
 
 
 def _wanted(request: Request) -> Callable[[SessionStatus], bool]:

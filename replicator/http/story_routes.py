@@ -76,9 +76,9 @@ async def _told(services: HttpServices, request: Request, tell: Callable[[str], 
     """Return a story of the user's mail, also of a user who is gone. Raises ProblemError if nobody has the name."""
     name = request.path["user"]
     try:
-        story = await tell(services.owner(name))
+        story = await tell(await services.owner(name))
     except FolderNotFoundError:
-        if services.users.find(name) is None:
+        if await services.users.ask(name) is None:
             raise no_such_user(name) from None
         raise
     encode = partial(_encoded, story)

@@ -39,7 +39,7 @@ _NAME_OF = {kind: name for name, kind in EVENTS.items()}
 
 async def get_trace(services: HttpServices, request: Request) -> PieceStream:
     """Return the commands between this node and its peers, as they are sent and received."""
-    wanted = _wanted(services, request)
+    wanted = await _wanted(services, request)
     if services.tracer.is_full:
         raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, FULL)
     if wanted.peer is not None and not services.tracer.is_linked(wanted.peer):
@@ -70,7 +70,7 @@ def _encoded(event: TraceEvent) -> bytes:
     return b"event: " + _NAME_OF[type(event)].encode() + b"\ndata: " + encode_json(document_of(event)) + b"\n"
 
 
-def _wanted(services: HttpServices, request: Request) -> Wanted:
+async def _wanted(services: HttpServices, request: Request) -> Wanted:
     """Return what is asked for. Raises ProblemError."""
     peer, user, mailbox = (request.query.get(name) for name in ("peer", "user", "mailbox"))
     if peer is not None and peer not in services.peers:
@@ -79,7 +79,7 @@ def _wanted(services: HttpServices, request: Request) -> Wanted:
     return Wanted(
         peer,
         _commands(request.query["command"]) if "command" in request.query else frozenset(),
-        None if user is None else folded(services.owner(user)),
+        None if user is None else folded(await services.owner(user)),
         None if mailbox is None else canonical_name(mailbox),
     )
 

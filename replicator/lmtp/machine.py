@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
-from replicator.errors import MailError
+from replicator.errors import MailError, UserNotLearnedError
 from replicator.lmtp import replies
 from replicator.lmtp.replies import Reply, reply_for
 from replicator.lmtp.syntax import Address, Path, parse_from, parse_host, parse_to
@@ -140,12 +140,20 @@ class TlsAccepted:
     """STARTTLS was accepted: send the output, begin TLS, and call `LmtpMachine.tls_began`."""
 
 
-Event = MessageBegun | MessageData | MessageEnded | MessageDropped | TlsAccepted
+@dataclass(frozen=True, slots=True)
+class UserAsked:
+    """A recipient whom `find_users` does not know yet: ask, call `LmtpMachine.tell`, and advance again."""
+
+    name: str
+
+
+Event = MessageBegun | MessageData | MessageEnded | MessageDropped | TlsAccepted | UserAsked
 
 
 class LmtpMachine:
     """One connection. `find_users` maps an `Address.name` to its users, or to none; it may raise MailError.
 
+    UserNotLearnedError from it becomes the event `UserAsked`, and the line is processed again with what `tell` says.
     `offers_tls`: STARTTLS is offered (RFC 3207).
     """
 
@@ -167,6 +175,7 @@ class LmtpMachine:
         self._errors = 0
         self._buffer = bytearray()
         self._message_bytes = 0  # octets of the current message so far, dots unstuffed
+        self._told: tuple[str, ...] | MailError | None = None  # the answer to `UserAsked`, for the next line
         self._to_skip = 0  # at the front of the buffer: the line end of DATA is not part of the message
         self._events: deque[Event] = deque()
         self._rejections: list[Rejection] = []
@@ -208,6 +217,10 @@ class LmtpMachine:
         while not self._events and self._step():
             pass
         return self._events.popleft() if self._events else None
+
+    def tell(self, users: tuple[str, ...] | MailError) -> None:
+        """Answer `UserAsked`: with the users, or with why they are unknown."""
+        self._told = users
 
     def delivered(self, outcomes: Sequence[Reply]) -> None:
         """Answer a message that has ended: one reply for each recipient, in order (RFC 2033 section 4.2)."""
@@ -251,7 +264,11 @@ class LmtpMachine:
             return False
         line = bytes(self._buffer[: end + 1])
         del self._buffer[: end + 1]
-        self._command(line)
+        try:
+            self._command(line)
+        except UserNotLearnedError as asked:
+            self._buffer[:0] = line
+            self._events.append(UserAsked(asked.name))
         return True
 
     def _take_data(self) -> bool:
@@ -409,7 +426,9 @@ class LmtpMachine:
         if len(self._envelope.recipients) >= RECIPIENTS_MAX:
             return replies.TOO_MANY_RECIPIENTS
         try:
-            users = self._find_users(path.address.name)
+            users = self._users_of(path.address.name)
+        except UserNotLearnedError:
+            raise
         except MailError as error:
             return reply_for(error)
         if not users:
@@ -421,6 +440,15 @@ class LmtpMachine:
         self._envelope = envelope
         self._state = State.RECIPIENTS
         return replies.RECIPIENT_OK
+
+    def _users_of(self, name: str) -> tuple[str, ...]:
+        """Return the users of a recipient; none if there are none. Raises MailError."""
+        told, self._told = self._told, None
+        if told is None:
+            return self._find_users(name)
+        if isinstance(told, MailError):
+            raise told
+        return told
 
     def _data(self, argument: str) -> Reply:
         if argument.strip(" "):

@@ -9,9 +9,19 @@ from math import inf
 import trio
 
 from protocol.units import KIB
+from replicator.errors import MailError
 from replicator.lmtp import replies
 from replicator.lmtp.delivery import Delivery
-from replicator.lmtp.machine import Envelope, Event, LmtpMachine, MessageBegun, MessageData, MessageEnded, TlsAccepted
+from replicator.lmtp.machine import (
+    Envelope,
+    Event,
+    LmtpMachine,
+    MessageBegun,
+    MessageData,
+    MessageEnded,
+    TlsAccepted,
+    UserAsked,
+)
 from replicator.lmtp.replies import Reply
 from replicator.lmtp.services import LmtpServices, places_of
 from replicator.mail.mailstore import sending_s
@@ -108,7 +118,18 @@ class _Connection:
                 self._does(None)
             elif isinstance(event, TlsAccepted):
                 await self._start_tls()
+            elif isinstance(event, UserAsked):
+                self._does("RCPT")
+                self._machine.tell(await self._asked(event.name))
+                self._does(None)
             event = after or await self._next_event()
+
+    async def _asked(self, name: str) -> tuple[str, ...] | MailError:
+        """Return the users of an address, or why they are unknown, after asking about them."""
+        try:
+            return await self._services.recipients.ask(name)
+        except MailError as error:
+            return error
 
     async def _start_tls(self) -> None:
         """Encrypt from here on. Raises BrokenResourceError, TooSlowError."""

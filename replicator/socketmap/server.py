@@ -78,8 +78,10 @@ class SocketmapServer:
             reader = NetstringReader()
             while (question := await self._next_question(stream, reader)) is not None:
                 doing("socketmap", address, "question")
-                with place.busy(), trio.fail_after(SEND_S):
-                    await stream.send_all(netstring(self._answer(question)))
+                with place.busy():
+                    answer = netstring(await self._answer(question))
+                    with trio.fail_after(SEND_S):
+                        await stream.send_all(answer)
 
     async def _next_question(self, stream: trio.abc.Stream, reader: NetstringReader) -> bytes | None:
         """Return the next question; None at the end of the connection, or if none is whole in time.
@@ -96,13 +98,13 @@ class SocketmapServer:
         self._services.refusals.refused("socketmap", "socketmap_idle_seconds")
         return None
 
-    def _answer(self, question: bytes) -> str:
-        answer, text = self._found(question)
+    async def _answer(self, question: bytes) -> str:
+        answer, text = await self._found(question)
         self._services.metrics.answered(answer)
         text = "".join(character if character.isprintable() else "?" for character in text)
         return f"{answer} {text}"
 
-    def _found(self, question: bytes) -> tuple[str, str]:
+    async def _found(self, question: bytes) -> tuple[str, str]:
         """Return the word and the text of an answer (socketmap_table(5), REPLY FORMAT)."""
         try:
             name, space, key = question.decode().partition(" ")
@@ -111,7 +113,7 @@ class SocketmapServer:
         if name != RECIPIENT or not space:
             return "PERM", f"the only map here is {RECIPIENT}"
         try:
-            exists = not key.startswith("@") and bool(self._services.recipients.find(key))
+            exists = not key.startswith("@") and bool(await self._services.recipients.ask(key))
         except OtherClusterError:
             exists = True  # the mail is elsewhere, and the recipient exists
         except MailError as error:

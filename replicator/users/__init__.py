@@ -3,12 +3,13 @@
 `names` maps addresses to users, `schemes` checks password hashes, `scram` lets users log in without sending their
 password, `decoys` answers for those who cannot log in, `bearer` reads messages with an access token, `passwd_file`
 reads and edits the file, `words` understands what its lines say besides, `followed_file` reads it again when it has
-changed, `masters` may act as others, `aliases` are addresses of users, `accounts` shows all of that to operators,
-`trial` why somebody cannot log in, `attempts` slows guessing down, `directory` answers the doors. A user's name is
-always in lower case, however it was written. Passwords are never logged and never kept, not even here.
+changed, `logins` remembers passwords, `masters` may act as others, `aliases` are addresses of users, `accounts` shows
+all of that to operators, `trial` why somebody cannot log in, `attempts` slows guessing down, `directory` answers the
+doors, or `elsewhere` if a server elsewhere knows the users. A user's name is always in lower case, however it was
+written. Passwords are never logged and never kept, not even here.
 """
 
-from replicator.users.accounts import Account, list_accounts
+from replicator.users.accounts import Account, find_account, list_accounts
 from replicator.users.aliases.recipients import Recipients
 from replicator.users.attempts.throttle import Penalty
 from replicator.users.bearer import (
@@ -18,7 +19,10 @@ from replicator.users.bearer import (
     oauthbearer_challenge,
     xoauth2_challenge,
 )
-from replicator.users.directory import Identity, Login, UserDirectory
+from replicator.users.directory import UserDirectory
+from replicator.users.elsewhere.directory import ExternalDirectory
+from replicator.users.elsewhere.source import EntryError, Found, SourceError, UserSource, Verdict
+from replicator.users.logins import Identity, Login
 from replicator.users.names import UserNames, folded
 from replicator.users.passwd_file.editing import (
     add_user,
@@ -43,6 +47,9 @@ from replicator.users.words.allowed_nets import AllowedNets, parse_nets
 from replicator.users.words.home_cluster import Site
 from replicator.users.words.quota_limits import NO_LIMITS, QuotaLimits
 
+Directory = UserDirectory | ExternalDirectory
+"""The users of a node, as all its parts use them."""
+
 __all__ = [
     "DEFAULT_SCHEME",
     "NEW_SCHEMES",
@@ -53,6 +60,10 @@ __all__ = [
     "BearerMessage",
     "ChannelBindingError",
     "ClientFirst",
+    "Directory",
+    "EntryError",
+    "ExternalDirectory",
+    "Found",
     "Identity",
     "Login",
     "Obstacle",
@@ -66,14 +77,18 @@ __all__ = [
     "ScramExchange",
     "ScramKeys",
     "Site",
+    "SourceError",
     "TokenFault",
     "Trial",
     "UserDirectory",
     "UserExistsError",
     "UserNames",
+    "UserSource",
     "UserUnknownError",
+    "Verdict",
     "add_user",
     "delete_user",
+    "find_account",
     "folded",
     "list_accounts",
     "list_users",

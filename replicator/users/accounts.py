@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from replicator.users.names import candidates
 from replicator.users.passwd_file.line import PasswdFileError
 from replicator.users.passwd_file.table import UserTable, read_users
 from replicator.users.words.quota_limits import QuotaLimits
@@ -15,7 +16,8 @@ from replicator.users.words.quota_limits import QuotaLimits
 class Account:
     """A user, and what the user's line says. Limits: None if there is none; `cluster`: None if the line names none.
 
-    `has_password`: the line has a hash that is understood.
+    `has_password`: the line has a hash that is understood. `origin`: where the user comes from, which is the file, the
+    cluster's table, or a server with its own name of the user.
     """
 
     user: str
@@ -24,25 +26,37 @@ class Account:
     storage_limit_bytes: int | None
     messages_limit: int | None
     cluster: str | None
+    origin: str
 
 
 def list_accounts(path: Path, quota: QuotaLimits) -> list[Account]:
     """Return the users of a file, in its order. Raises PasswdFileError."""
     try:
-        return list(accounts_of(read_users(path), quota))
+        return list(accounts_of(read_users(path), quota, str(path)))
     except OSError as error:
         raise PasswdFileError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def accounts_of(table: UserTable, quota: QuotaLimits) -> Iterator[Account]:
-    """Yield the users of a table; `quota`: the limits of users whose lines set none."""
-    for user, password in table.users.items():
-        limits = quota._replace(**table.quotas.get(user, {}))
-        yield Account(
-            user=user,
-            disabled=user in table.disabled,
-            has_password=password is not None,
-            storage_limit_bytes=limits.storage_bytes,
-            messages_limit=limits.messages,
-            cluster=table.clusters.get(user),
-        )
+def find_account(path: Path, name: str, quota: QuotaLimits) -> Account | None:
+    """Return the user of a name or an address in a file; None: there is none. Raises PasswdFileError."""
+    accounts = {account.user: account for account in list_accounts(path, quota)}
+    return next((accounts[user] for user in candidates(name) if user in accounts), None)
+
+
+def accounts_of(table: UserTable, quota: QuotaLimits, origin: str) -> Iterator[Account]:
+    """Return the users of a table; `quota`: the limits of users whose lines set none. `origin`: as of `Account`."""
+    return (account_of(table, user, quota, origin) for user in table.users)
+
+
+def account_of(table: UserTable, user: str, quota: QuotaLimits, origin: str) -> Account:
+    """Return a user of a table; see `accounts_of`."""
+    limits = quota._replace(**table.quotas.get(user, {}))
+    return Account(
+        user=user,
+        disabled=user in table.disabled,
+        has_password=table.users[user] is not None,
+        storage_limit_bytes=limits.storage_bytes,
+        messages_limit=limits.messages,
+        cluster=table.clusters.get(user),
+        origin=origin,
+    )

@@ -5,28 +5,25 @@ Belongs to the event loop: only hashing runs in threads, and the reading of many
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 import trio
 
 from replicator.errors import OtherClusterError, UsersUnavailableError
 from replicator.runtime.addresses import network_of
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
-from replicator.users.accounts import Account, accounts_of
+from replicator.users.accounts import Account, account_of, accounts_of
 from replicator.users.attempts.queue import PATIENCE_S, AttemptQueue
-from replicator.users.attempts.throttle import NAME_CHARACTERS_MAX, Penalty
+from replicator.users.attempts.throttle import Penalty
 from replicator.users.followed_file import LEAVING_S, FollowedFile
+from replicator.users.logins import Identity, Login, Passwords, may_come
 from replicator.users.masters import MARK, Acting, Masters
 from replicator.users.names import candidates, folded
-from replicator.users.passwd_file.table import UserTable
-from replicator.users.schemes import PASSWORD_MAX_BYTES, PasswordHash
+from replicator.users.schemes import PasswordHash
 from replicator.users.scram import ScramAttempt, ScramKeys
 from replicator.users.trial import (
     Obstacle,
@@ -40,63 +37,19 @@ from replicator.users.trial import (
 from replicator.users.words.home_cluster import Site
 from replicator.users.words.quota_limits import NO_LIMITS, QuotaLimits
 
-REMEMBER_S = 60.0
-"""Seconds for which a right password is known without hashing: clients open connections by the dozen."""
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """A name for which an access token or a client's certificate vouches, until a time of the wall clock."""
-
-    name: str
-    until_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Login:
-    """A user who has logged in, and the grounds of the login, which `UserDirectory.holds` checks again later.
-
-    `password`: the hash of the password that was right; None: an identity was shown, which ends at `until_ms`.
-    `address`: the client's IP address, if it has one. `master`: who acts as the user, and whose password that is.
-    """
-
-    user: str
-    password: PasswordHash | None = None
-    until_ms: int | None = None
-    address: str | None = None
-    master: str | None = None
-
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """Whom a client claims to be: `owner` of a password in `file`, who acts as `user`.
+    """Whom a client claims to be: `owner` of one of the `passwords`, who acts as `user`.
 
     Failures count for `counted_as`. `user` is None if there is none of the name. `master` is the owner, if that is one.
     """
 
-    file: FollowedFile
+    passwords: Passwords
     owner: str
     counted_as: str
     user: str | None
     master: str | None = None
-
-    @property
-    def whose(self) -> _Whose:
-        """Whose password it is: `counted_as` may be the name of a user, too."""
-        return self.owner, self.master is not None
-
-
-_Whose: TypeAlias = tuple[str, bool]
-"""The owner of a password, and whether that is a master."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Remembered:
-    """A password that was right, as a digest under a key of this process."""
-
-    password: PasswordHash
-    digest: bytes
-    until_s: float
 
 
 class UserDirectory:
@@ -123,22 +76,12 @@ class UserDirectory:
         """
         self._quota = quota
         self._site = site
-        self._run_in_thread = run_in_thread
         self._clock_ms = clock_ms
         self.key = key or secrets.token_bytes(32)
-        self._remembered: dict[_Whose, _Remembered] = {}
         self._attempts = AttemptQueue()
-        self._file = FollowedFile(
-            path,
-            self.key,
-            run_in_thread,
-            site=site,
-            is_from_cluster=is_from_cluster,
-            changed=self._remembered.clear,
-        )
-        self._masters = None
-        if masters is not None:
-            self._masters = Masters(masters, separator, self.key, run_in_thread, changed=self._remembered.clear)
+        self._file = FollowedFile(path, self.key, run_in_thread, site=site, is_from_cluster=is_from_cluster)
+        self._passwords = Passwords(self._file, self.key, run_in_thread)
+        self._masters = None if masters is None else Masters(masters, separator, self.key, run_in_thread)
 
     async def load(self) -> None:
         """Read the file before `run` begins, in a thread if it has many users."""
@@ -165,6 +108,11 @@ class UserDirectory:
     def problems(self) -> list[str]:
         """Return all problems of the file now, including single lines, as `file:line: problem`."""
         return [*self._file.problems(), *(self._masters.file.problems() if self._masters is not None else ())]
+
+    async def ask(self, name: str) -> str | None:
+        """Return what `find` does: all users are known. Raises as it."""
+        await trio.lowlevel.checkpoint()
+        return self.find(name)
 
     def find(self, name: str) -> str | None:
         """Return the user of an address or login name (see `names`), even one with an unusable hash; None if unknown.
@@ -202,10 +150,10 @@ class UserDirectory:
         acting = self._acting(name, as_user)
         if acting is not None and self._masters is not None:
             user, master = self._find(acting.user), acting.master
-            return _Claim(self._masters.file, master, MARK + master, user, master)
+            return _Claim(self._masters.passwords, master, MARK + master, user, master)
         user = self._find(name)
         # Failures count for the resolved user: one account has many names, by its details.
-        return _Claim(self._file, user or folded(name), user or folded(name), user)
+        return _Claim(self._passwords, user or folded(name), user or folded(name), user)
 
     def _find(self, name: str) -> str | None:
         """Return the user of this name, in whichever cluster. Raises UsersUnavailableError."""
@@ -225,7 +173,13 @@ class UserDirectory:
     def accounts(self) -> list[Account]:
         """Return all users and what their lines say."""
         self.refresh()
-        return list(accounts_of(self._file.table, self._quota)) if self._file.table else []
+        return list(accounts_of(self._file.table, self._quota, self._file.origin)) if self._file.table else []
+
+    async def account(self, name: str) -> Account | None:
+        """Return the user of this name, in whichever cluster; None: there is none. Raises UsersUnavailableError."""
+        await trio.lowlevel.checkpoint()
+        user, table = self._find(name), self._file.known()
+        return None if user is None else account_of(table, user, self._quota, self._file.origin)
 
     def summary(self) -> tuple[int, int]:
         """Return the number of users, in whichever cluster, and the digest of their table (`UserTable.digest`).
@@ -239,8 +193,9 @@ class UserDirectory:
         """Replace the limits of users whose lines set none."""
         self._quota = quota
 
-    def quota_limits(self, user: str) -> QuotaLimits:
+    async def quota_limits(self, user: str) -> QuotaLimits:
         """Return the limits on what the user's mail may take."""
+        await trio.lowlevel.checkpoint()
         self.refresh()
         return self._quota._replace(**self._file.table.quotas.get(user, {})) if self._file.table else self._quota
 
@@ -276,7 +231,10 @@ class UserDirectory:
 
         async def check() -> Login | None:
             # Meanwhile another connection of the same client may have logged in.
-            return self._remembered_login(claim, secret, address) or await self._check(claim, secret, address)
+            if (login := self._remembered_login(claim, secret, address)) is not None:
+                return login
+            password = await claim.passwords.check(claim.owner, secret)
+            return None if password is None else self._login(claim, password, address)
 
         return await self._attempts.in_turn(claim.counted_as, address, check, patience_s)
 
@@ -289,11 +247,11 @@ class UserDirectory:
         acting = self._acting(name)
         named = folded(name if acting is None else acting.user)
         claim = self._claim(name, None)
-        owners = claim.file.known()
-        stored = owners.users.get(claim.owner)
+        passwords = claim.passwords
+        stored = passwords.file.known().users.get(claim.owner)
         secret = password.encode("utf-8", "surrogateescape")
-        is_right = None if stored is None else await self._attempts.out_of_turn(partial(self._fits, stored, secret))
-        owners, users = claim.file.known(), self._file.known()
+        is_right = None if stored is None else await self._attempts.out_of_turn(partial(passwords.fits, stored, secret))
+        owners, users = passwords.file.known(), self._file.known()
         if claim != self._claim(name, None) or owners.users.get(claim.owner) != stored:
             return await self.try_login(name, password, address)  # the file has changed meanwhile
         reasons = []
@@ -310,16 +268,17 @@ class UserDirectory:
             reasons += reasons_against(owners, claim.user, address, is_right=is_right)
         return self._trial(claim, reasons)
 
-    async def _fits(self, stored: PasswordHash, secret: bytes) -> bool:
-        return _is_usable(secret) and await self._run_in_thread(lambda: stored.check(secret))
-
     def _trial(self, claim: _Claim, reasons: Sequence[Reason]) -> Trial:
-        nets = claim.file.known().nets.get(claim.owner)
-        slowed = [one for one in self.penalties() if one.user == claim.counted_as[:NAME_CHARACTERS_MAX] and one.waits_s]
-        addresses = (one.address if one.address is not None else "everywhere" for one in slowed)
-        waits_s = max((one.waits_s for one in slowed), default=0.0)
-        only_from = None if nets is None else tuple(nets.words())
-        return Trial(claim.user, tuple(reasons), waits_s, tuple(addresses), only_from, claim.master)
+        waits_s, slowed = self._attempts.delays(claim.counted_as)
+        return Trial(
+            user=claim.user,
+            reasons=tuple(reasons),
+            waits_s=waits_s,
+            slowed=slowed,
+            only_from=claim.passwords.only_from(claim.owner),
+            master=claim.master,
+            origin=None if claim.user is None else self._file.origin,
+        )
 
     def penalties(self) -> list[Penalty]:
         """Return who is delayed after failed attempts, or would be by another one."""
@@ -340,8 +299,9 @@ class UserDirectory:
     def scram_keys(self, name: str, as_user: str | None = None) -> ScramKeys:
         """Return the keys of the user of this name; for whoever cannot log in by SCRAM, decoys. Raises as `find`."""
         claim = self._claim(name, as_user)
-        stored = claim.file.known().users.get(claim.owner)
-        decoy = claim.file.decoys.keys_of(name if claim.master is None else claim.master)
+        file = claim.passwords.file
+        stored = file.known().users.get(claim.owner)
+        decoy = file.decoys.keys_of(name if claim.master is None else claim.master)
         return stored.scram if stored is not None and stored.scram is not None else decoy
 
     def lacks_scram(self, name: str, as_user: str | None = None) -> bool:
@@ -361,16 +321,12 @@ class UserDirectory:
         user = next((user for user in candidates(named) if table is not None and user in table.users), None)
         if table is not None and user is not None and user in table.disabled:
             return "the user is disabled; `replicator user enable` lets the user log in again"
-        what, owner = "user", user
         if acting is not None and self._masters is not None:
-            if user is None:
-                return f"there is no user {folded(named)!r}"
-            what, owner, table = "master user", acting.master, self._masters.file.table
-        if table is None or owner is None:
+            no_user = f"there is no user {folded(named)!r}" if user is None else None
+            return no_user or self._masters.shuts_out(acting.master, address)
+        if table is None or user is None or may_come(table, user, address):
             return None
-        if owner in table.disabled:
-            return f"the {what} is disabled"
-        return None if _may_come(table, owner, address) else f"the {what} may log in from {table.nets[owner]} only"
+        return f"the user may log in from {table.nets[user]} only"
 
     async def verify_scram(
         self, name: str, attempt: ScramAttempt, *, address: str | None = None, as_user: str | None = None
@@ -380,7 +336,7 @@ class UserDirectory:
 
         async def check() -> Login | None:
             await trio.lowlevel.checkpoint()
-            stored = claim.file.known().users.get(claim.owner)
+            stored = claim.passwords.file.known().users.get(claim.owner)
             is_right = attempt.is_right()
             return self._login(claim, stored, address) if stored and stored.scram == attempt.keys and is_right else None
 
@@ -398,7 +354,7 @@ class UserDirectory:
             await trio.lowlevel.checkpoint()
             if identity is None or self._find(name) != user or self._find(identity.name) != user:
                 return None
-            if not _is_let_in(self._file.known(), user, address):
+            if not self._passwords.lets_in(user, address):
                 return None
             return Login(user, until_ms=identity.until_ms, address=address)
 
@@ -414,10 +370,11 @@ class UserDirectory:
         ):
             return False
         if login.master is None:
-            return _is_good(self._file, login.user, login)
-        is_there = login.user in self._file.table.users or _leaves_in_place(self._file, login.user)
+            return self._passwords.still_lets_in(login.user, login)
+        leaving = self._file.leaves(login.user)
+        is_there = login.user in self._file.table.users or (leaving is not None and leaving.in_place)
         is_usable = is_there and login.user not in self._file.table.disabled
-        return is_usable and self._masters is not None and _is_good(self._masters.file, login.master, login)
+        return is_usable and self._masters is not None and self._masters.passwords.still_lets_in(login.master, login)
 
     def _is_home(self, user: str) -> bool:
         named = self._file.table.clusters.get(user) if self._file.table else None
@@ -434,68 +391,15 @@ class UserDirectory:
             self._check_home(login.user)
         return login
 
-    async def _check(self, claim: _Claim, secret: bytes, address: str | None) -> Login | None:
-        stored, version = claim.file.known().users.get(claim.owner), claim.file.version
-        usable = _is_usable(secret)
-        against = stored or claim.file.decoys.hash_to_check()
-        matches = await self._run_in_thread(lambda: against.check(secret if stored and usable else b"-"))
-        if stored is None or not usable or not matches or (login := self._login(claim, stored, address)) is None:
-            return None
-        # If the file changed meanwhile, the next attempt uses the new one, and this result is not remembered.
-        if version == claim.file.version:
-            digest, until_s = self._digest(claim.owner, secret), trio.current_time() + REMEMBER_S
-            self._remembered[claim.whose] = _Remembered(stored, digest, until_s)
-        return login
-
     def _login(self, claim: _Claim, password: PasswordHash, address: str | None) -> Login | None:
         """Return the log-in of a client whose password is right; None: it is not let in, or there is no such user."""
-        if claim.user is None or not _is_let_in(claim.file.known(), claim.owner, address):
+        if claim.user is None or not claim.passwords.lets_in(claim.owner, address):
             return None
         if claim.master is not None and claim.user in self._file.known().disabled:
             return None
         return Login(claim.user, password, address=address, master=claim.master)
 
     def _remembered_login(self, claim: _Claim, secret: bytes, address: str | None) -> Login | None:
-        known = self._remembered.get(claim.whose)
-        if known is None or known.until_s <= trio.current_time():
-            return None
-        if not hmac.compare_digest(known.digest, self._digest(claim.owner, secret)):
-            return None
+        password = claim.passwords.remembered(claim.owner, secret)
         # From elsewhere it is hashed as a wrong one is: the answer takes as long.
-        return self._login(claim, known.password, address)
-
-    def _digest(self, user: str, secret: bytes) -> bytes:
-        return hmac.digest(self.key, user.encode("utf-8", "surrogateescape") + b"\0" + secret, hashlib.sha256)
-
-
-def _is_let_in(table: UserTable, user: str, address: str | None) -> bool:
-    """Return True if the user may log in from an IP address, by whatever is right; None: from no IP address."""
-    return user not in table.disabled and _may_come(table, user, address)
-
-
-def _may_come(table: UserTable, user: str, address: str | None) -> bool:
-    nets = table.nets.get(user)
-    return nets is None or nets.has(address)
-
-
-def _is_good(file: FollowedFile, owner: str, login: Login) -> bool:
-    """Return True if the owner of a log-in's password still may log in by it."""
-    table = file.table
-    if table is None or not _is_let_in(table, owner, login.address):
-        return False
-    password = table.users.get(owner)
-    if owner not in table.users:
-        leaving = file.leaves(owner)
-        if leaving is None or not leaving.in_place:
-            return False
-        password = leaving.password
-    return login.password is None or login.password == password
-
-
-def _leaves_in_place(file: FollowedFile, user: str) -> bool:
-    leaving = file.leaves(user)
-    return leaving is not None and leaving.in_place
-
-
-def _is_usable(secret: bytes) -> bool:
-    return 1 <= len(secret) <= PASSWORD_MAX_BYTES and 0 not in secret
+        return None if password is None else self._login(claim, password, address)

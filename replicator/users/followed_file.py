@@ -8,7 +8,7 @@ empty or ends within a line is not accepted, and users missing from the next ver
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,8 +51,8 @@ class FollowedFile:
     """The users of one passwd-file, as of now.
 
     `key`: secret, for decoys if the file has no secret. `site`: where this node is; None: every user's mail is here.
-    `is_from_cluster`: the node writes the file itself, once it has the cluster's table of users. `changed` is called
-    after each reading. `is_of_masters`: these are master users, and no others.
+    `is_from_cluster`: the node writes the file itself, once it has the cluster's table of users. `is_of_masters`: these
+    are master users, and no others.
     """
 
     def __init__(
@@ -63,7 +63,6 @@ class FollowedFile:
         *,
         site: Site | None,
         is_from_cluster: bool,
-        changed: Callable[[], None],
         is_of_masters: bool = False,
     ) -> None:
         self._path = path
@@ -72,7 +71,6 @@ class FollowedFile:
         self._run_in_thread = run_in_thread
         self._site = site
         self._is_from_cluster = is_from_cluster
-        self._changed = changed
         self.version: FileVersion | None = None
         self.table: UserTable | None = None  # None: no file could be read since the process started
         self.decoys = Decoys(UserTable(), key)
@@ -80,6 +78,11 @@ class FollowedFile:
         self._unreadable: str | None = None
         self._has_reader = False
         self._is_behind = Signal()  # set: the file has changed, and is to be read in a thread
+
+    @property
+    def origin(self) -> str:
+        """Where these users come from, for operators."""
+        return "the cluster's table" if self._is_from_cluster else str(self._path)
 
     def known(self) -> UserTable:
         """Return the users. Raises UsersUnavailableError while they are unknown."""
@@ -181,7 +184,6 @@ class FollowedFile:
 
     def _note_read(self, users: int) -> None:
         self._unreadable = None
-        self._changed()
         what = "master users" if self._is_of_masters else "users"
         log.info("%s read %s", what, LogFields({"users": users, "file": self._path}))
 

@@ -6,12 +6,12 @@ stand in a passwd-file of their own, and are no users: they have no mail, and ac
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from replicator.runtime.environment import ThreadRunner
 from replicator.users.followed_file import FollowedFile
+from replicator.users.logins import Passwords, may_come
 from replicator.users.names import folded
 
 MARK = "*"
@@ -28,22 +28,13 @@ class Acting(NamedTuple):
 class Masters:
     """The master users of one passwd-file. `separator`: stands between the names; None: they come apart only.
 
-    `key` and `changed`: as of `FollowedFile`. The file is always read at once, for it is short.
+    `key`: as of `FollowedFile`. The file is always read at once, for it is short.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        separator: str | None,
-        key: bytes,
-        run_in_thread: ThreadRunner,
-        *,
-        changed: Callable[[], None],
-    ) -> None:
+    def __init__(self, path: Path, separator: str | None, key: bytes, run_in_thread: ThreadRunner) -> None:
         self._separator = separator
-        self.file = FollowedFile(
-            path, key, run_in_thread, site=None, is_from_cluster=False, changed=changed, is_of_masters=True
-        )
+        self.file = FollowedFile(path, key, run_in_thread, site=None, is_from_cluster=False, is_of_masters=True)
+        self.passwords = Passwords(self.file, key, run_in_thread)
 
     def acting(self, name: str, as_user: str | None = None) -> Acting | None:
         """Return the master that a client names, if it names one. `as_user`: its authorization identity, if any.
@@ -54,3 +45,14 @@ class Masters:
         if user is None and self._separator is not None and self._separator in name:
             user, _, master = name.partition(self._separator)
         return None if user is None or folded(user) == folded(master) else Acting(user, folded(master))
+
+    def shuts_out(self, master: str, address: str | None) -> str | None:
+        """Return why a master may not log in from an IP address, whatever is shown: for the log only."""
+        table = self.file.table
+        if table is None:
+            return None
+        if master in table.disabled:
+            return "the master user is disabled"
+        if may_come(table, master, address):
+            return None
+        return f"the master user may log in from {table.nets[master]} only"

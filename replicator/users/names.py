@@ -10,16 +10,22 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Protocol
 
+import trio
+
 DETAIL = "+"
 
 
 class UserNames(Protocol):
     """Look-up of the users with mail on this node."""
 
+    async def ask(self, name: str) -> str | None:
+        """Return what `find` does, after asking whoever knows the users, if need be. Raises UsersUnavailableError."""
+        ...
+
     def find(self, name: str) -> str | None:
         """Return the user of an address or a login name, or None. Never waits.
 
-        Raises UsersUnavailableError while the users are unknown.
+        Raises UsersUnavailableError while the users are unknown, and UserNotLearnedError if it takes `ask`.
         """
         ...
 
@@ -29,6 +35,11 @@ class KnownNames:
 
     def __init__(self, users: Collection[str]) -> None:
         self._users = users
+
+    async def ask(self, name: str) -> str | None:
+        """See `UserNames`."""
+        await trio.lowlevel.checkpoint()
+        return self.find(name)
 
     def find(self, name: str) -> str | None:
         """See `UserNames`."""

@@ -39,7 +39,8 @@ class Trial:
 
     `waits_s`: seconds for which attempts at this user are delayed now, at the addresses that `slowed` names.
     `only_from`: the networks from which the user may log in; None: from everywhere. `master`: who would act as the
-    user; the delays and networks are the master's then.
+    user; the delays and networks are the master's then. `origin`: where the user comes from, as in `Account`; None:
+    there is none. `answer`: what a server said about the password; None: it was not asked.
     """
 
     user: str | None
@@ -48,6 +49,8 @@ class Trial:
     slowed: tuple[str, ...]
     only_from: tuple[str, ...] | None = None
     master: str | None = None
+    origin: str | None = None
+    answer: str | None = None
 
 
 def reasons_against_mail(table: UserTable, user: str, site: Site | None) -> list[Reason]:

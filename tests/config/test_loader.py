@@ -238,7 +238,7 @@ def test_relative_paths_start_at_the_configuration_file(tmp_path: Path, monkeypa
         ('node.id = "a"\n[log]\ninline_max = "1B"', "3: unknown key 'inline_max' in [log]; it belongs in [content]"),
         (
             'node.id = "a"\n[log]\nca = "x"',
-            "3: unknown key 'ca' in [log]; it belongs in [client_certificates] or [oauth] or [tls]",
+            "3: unknown key 'ca' in [log]; it belongs in [client_certificates] or [endpoint] or [ldap] or [oauth]",
         ),
         ('node.id = "a"\n[log]\nzzz = 1', "3: unknown key 'zzz' in [log]; the most similar one is "),
         ('node.id = "a"\nlog = 3', "2: log must be a section"),

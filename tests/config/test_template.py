@@ -18,6 +18,7 @@ from replicator.config import (
     ContentConfig,
     DurabilityConfig,
     HttpConfig,
+    LdapConfig,
     LimitsConfig,
     ListenConfig,
     LmtpConfig,
@@ -68,6 +69,30 @@ def oauths(draw: st.DrawFn, directory: Path) -> OauthConfig:
         scopes=tuple(draw(st.lists(WORDS, max_size=3))),
         algorithms=tuple(draw(st.lists(st.sampled_from(ALGORITHMS), min_size=1, max_size=3))),
         refresh_s=draw(st.integers(60_000, 10**9)) / 1000,
+    )
+
+
+@st.composite
+def ldaps(draw: st.DrawFn, directory: Path) -> LdapConfig:
+    url = draw(st.sampled_from(["ldaps://ldap.example.org", "ldap://127.0.0.1:389", "ldap://ldap.example.org"]))
+    needs = url == "ldap://ldap.example.org"
+    has_password = draw(st.booleans())
+    attributes = st.from_regex(r"[a-z][a-zA-Z0-9-]{0,20}", fullmatch=True)
+    has_tls = needs or url.startswith("ldaps:")
+    return LdapConfig(
+        url=url,
+        base=draw(WORDS),
+        filter=draw(st.sampled_from(["(mail=%u)", "(&(uid=%n)(dc=%d))"])),
+        starttls=needs,
+        ca=draw(st.none() | st.just(directory / "ca")) if has_tls else None,
+        bind_dn=draw(WORDS) if has_password else None,
+        password_file=directory / "password" if has_password else None,
+        user_attribute=draw(attributes),
+        quota_attribute=draw(st.none() | attributes),
+        disabled_attribute=draw(st.none() | attributes),
+        timeout_s=draw(st.integers(100, 15_000)) / 1000,
+        cache_s=draw(st.integers(1_000, 3_600_000)) / 1000,
+        cache_missing_s=draw(st.integers(1_000, 3_600_000)) / 1000,
     )
 
 
@@ -127,6 +152,7 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
             else st.none()
         ),
         oauth=draw(st.none() | oauths(directory)),
+        ldap=draw(st.none() | ldaps(directory)),
         http=HttpConfig(draw(st.none() | paths), draw(st.sampled_from([None, (), ("s3://b/p", "/srv/inventories")]))),
         proxy=draw(st.sampled_from([ProxyConfig(), PROXIES, ProxyConfig((), PROXIES.trusted)])),
         clusters=draw(st.just(()) | clusters(cluster)),

@@ -130,9 +130,10 @@ GROUPS = (
               (Call("/api/v1/search/rebuild", 202, "what there was; the work goes on in the background"),),
               told="409: this node keeps no [search texts](operations.md#searching)."),
     )),
-    Group("Users", 'All but the list and the purge need [`users.source = "cluster"`](configuration.md#users); nodes'
-          " whose users come from a file answer them with 409. Passwords never come here, only their hashes. An answer"
-          " means that the change is on the disks of `durability.copies` nodes, and in force at this one.", (
+    Group("Users", "All but the purge and those that only read need"
+          ' [`users.source = "cluster"`](configuration.md#users); nodes whose users come from a file or a server answer'
+          " them with 409. Passwords never come here, only their hashes. An answer means that the change is on the"
+          " disks of `durability.copies` nodes, and in force at this one.", (
         Shown("POST", "/api/v1/users", (
             Call("/api/v1/users", 201, "they are added",
                  _json({"lines": [f"alice:{HASH}::::::cluster=mail", f"bob:{HASH}"]})),
@@ -141,6 +142,10 @@ GROUPS = (
         ), "`lines`: 1 to 200 lines of a passwd-file, all added or none; `replace` (false): users"
            " who exist get the new lines"),
         Shown("GET", "/api/v1/users", (Call("/api/v1/users", 200, "the names, wherever users come from"),)),
+        Shown("GET", "/api/v1/users/{user}", (
+            Call("/api/v1/users/alice%40example.org", 200, "the user, and what the user's line says"),
+            Call("/api/v1/users/eve", 404, _NO_USER),
+        )),
         Shown("GET", "/api/v1/accounts", (Call("/api/v1/accounts", 200, "what the users' lines say"),)),
         Shown("PUT", "/api/v1/users/{user}/password", (
             Call("/api/v1/users/bob/password", 200, "it is in force", _json({"hash": HASH})),
@@ -151,7 +156,8 @@ GROUPS = (
             Call("/api/v1/users/eve/disabled", 404, _NO_USER, _json({"disabled": True})),
         ), "`disabled`: true keeps the user from logging in, false ends that"),
         Shown("POST", "/api/v1/users/{user}/try-login", (
-            Call("/api/v1/users/bob/try-login", 200, "`reasons`: why a client would not get in; none: it would",
+            Call("/api/v1/users/bob/try-login", 200, "`reasons`: why a client would not get in; none: it would."
+                 " `answer`: what a [server that knows the users](operations.md#users-of-an-ldap-server) said",
                  _json({"password": "secret"})),
             Call("/api/v1/users/bob/try-login", 400, "there is no password", _json({})),
         ), "`password`: neither kept nor logged; `address`: the client's IP address (any)",

@@ -63,7 +63,7 @@ async def test_users_are_added_changed_listed_and_removed(client: Conversation, 
     assert await names(client) == ["bob"]
 
 
-async def test_users_are_disabled_and_enabled(client: Conversation, users: UserDirectory) -> None:
+async def test_users_are_disabled_and_enabled(client: Conversation, users: UserDirectory, tmp_path: Path) -> None:
     await ask(client, "POST", "", {"lines": ["ann:{PLAIN}y:::::::quota_messages=5"]})
     for disabled in (True, False):
         answer = await ask(client, "PUT", "/ann/disabled", {"disabled": disabled})
@@ -78,7 +78,12 @@ async def test_users_are_disabled_and_enabled(client: Conversation, users: UserD
             "storage_limit_bytes": None,
             "messages_limit": 5,
             "cluster": None,
+            "origin": str(tmp_path / "users.passwd"),
         }
+        shown = await client.ask(b"GET /api/v1/users/Ann%2Bx%40Example.org HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert json.loads(shown.body) == account
+    unknown = await client.ask(b"GET /api/v1/users/bob HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert unknown.status == 404
 
 
 @pytest.mark.parametrize(
@@ -150,6 +155,8 @@ async def test_log_ins_are_tried_without_a_trace(services: HttpServices, tmp_pat
             "slowed": [],
             "only_from": None,
             "master": None,
+            "origin": str(tmp_path / "users.passwd"),
+            "answer": None,
         }
         wrong = await ask(client, "POST", "/alice/try-login", {"password": "x"})
         assert wrong.json["reasons"] == [{"obstacle": "wrong_password", "text": "the password is wrong"}]

@@ -14,6 +14,8 @@ from replicator.errors import (
     MessageTooLargeError,
     QuotaExceededError,
     UnavailableError,
+    UserNotLearnedError,
+    UsersUnavailableError,
 )
 from replicator.lmtp.machine import (
     LEGAL,
@@ -26,6 +28,7 @@ from replicator.lmtp.machine import (
     MessageEnded,
     Recipient,
     TlsAccepted,
+    UserAsked,
 )
 from replicator.lmtp.replies import reply_for
 from replicator.lmtp.syntax import Address
@@ -453,3 +456,31 @@ def test_starttls_is_not_offered_without_certificates() -> None:
     client = MachineClient()
     assert "STARTTLS" not in client.send(b"LHLO x\r\n")
     assert client.send(b"STARTTLS\r\n").startswith("502 ")
+
+
+@pytest.mark.parametrize("size", [None, 1, 7])
+def test_unknown_recipients_are_asked_for_and_answered_in_order(size: int | None) -> None:
+    answers: dict[str, tuple[str, ...] | MailError] = {
+        "alice@here": ("alice",),
+        "nobody@here": (),
+        "slow@here": UsersUnavailableError("try again"),
+    }
+    asked = []
+
+    def find(name: str) -> tuple[str, ...]:
+        raise UserNotLearnedError(name)
+
+    machine = LmtpMachine("dc1", LIMIT, find)
+    data = (
+        b"LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<alice@here>\r\nRCPT TO:<nobody@here>\r\nRCPT TO:<alice@here>\r\n"
+        b"RCPT TO:<slow@here>\r\nRCPT TO:<slow@here>\r\nRSET\r\n"
+    )
+    for start in range(0, len(data), size or len(data)):
+        machine.receive(data[start : start + (size or len(data))])
+        while (event := machine.advance()) is not None:
+            assert isinstance(event, UserAsked)
+            asked.append(event.name)
+            machine.tell(answers[event.name])
+    codes = [line[:4] for line in machine.take_output().split(b"\r\n") if line[3:4] == b" "]
+    assert asked == ["alice@here", "nobody@here", "alice@here", "slow@here", "slow@here"], "once for each line"
+    assert codes[-7:] == [b"250 ", b"250 ", b"550 ", b"250 ", b"451 ", b"451 ", b"250 "]

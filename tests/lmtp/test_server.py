@@ -29,6 +29,7 @@ from replicator.runtime.metrics import LmtpMetrics, QuotaMetrics, RefusalMetrics
 from replicator.runtime.sessions import NodeSessions
 from replicator.store.store import Store
 from replicator.users import QuotaLimits, Recipients, UserDirectory, add_user
+from tests.limits import limits_by
 from tests.one_door import remote_mail
 from tests.one_node import Gate, HookedMail, Names, SinkLog, one_node
 
@@ -150,7 +151,7 @@ async def test_message_beyond_a_quota_is_refused_or_deferred(
         return QuotaLimits(storage_bytes=200 if user == "alice" else None)
 
     def quotas(store: Store) -> Quotas:
-        return Quotas(store.usage, limits_of, defer=defer, metrics=QuotaMetrics(registry))
+        return Quotas(store.usage, limits_by(limits_of), defer=defer, metrics=QuotaMetrics(registry))
 
     async def deliver(body: bytes) -> list[bytes]:
         await client.ask(b"MAIL FROM:<>\r\nRCPT TO:<alice>\r\nRCPT TO:<bob>\r\nDATA\r\n")

@@ -12,7 +12,18 @@ from urllib.request import urlopen
 import trio
 
 from replicator.cli.authority import Authority
-from replicator.config import Address, Config, ListenConfig, OauthConfig, PeerConfig, WorkersConfig, default_config
+from replicator.config import (
+    Address,
+    Config,
+    EndpointConfig,
+    ListenConfig,
+    OauthConfig,
+    PeerConfig,
+    UsersConfig,
+    UserSource,
+    WorkersConfig,
+    default_config,
+)
 from replicator.node import run_node
 from tests.end_to_end.helpers.in_process import free_ports
 from tests.oauth.issuer import AUDIENCE, ISSUER, SigningKey, key_set
@@ -21,7 +32,7 @@ MAIL = "Subject: counted\r\n\r\nText\r\n"
 
 
 def configs(directory: Path) -> list[Config]:
-    """Return two nodes with certificates and an identity provider."""
+    """Return two nodes with certificates and an identity provider. A server that is down knows the users of one."""
     authority, keys = Authority.create(directory, "tests"), directory / "keys.json"
     (directory / "users.passwd").write_text("alice:{PLAIN}secret\n", "utf-8")
     keys.write_bytes(key_set(SigningKey("one")))
@@ -35,6 +46,8 @@ def configs(directory: Path) -> list[Config]:
         config = default_config(sid, directory, listen=listen, peers=(other,))
         oauth, workers = OauthConfig(ISSUER, AUDIENCE, keys, "email"), WorkersConfig(doors=number)
         nodes.append(replace(config, tls=authority.files(sid), oauth=oauth, workers=workers))
+    users = UsersConfig(nodes[1].node.cluster_users, UserSource.ENDPOINT)
+    nodes[1] = replace(nodes[1], users=users, endpoint=EndpointConfig("http://127.0.0.1:1/users"))
     return nodes
 
 

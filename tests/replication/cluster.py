@@ -48,6 +48,7 @@ from replicator.runtime.metrics import ReplicationMetrics
 from replicator.store.db import queries, schema
 from replicator.store.store import Store
 from replicator.users import QuotaLimits
+from tests.limits import limits_by
 from tests.replication.network import Network
 from tests.store.consistency import check_file
 from tests.store.damaging import damage
@@ -309,7 +310,7 @@ class Cluster:
                         metrics=ReplicationMetrics(registry),
                         is_new=is_new,
                     )
-                    quotas = Quotas(store.usage, lambda _: self.quota)
+                    quotas = Quotas(store.usage, limits_by(lambda _: self.quota))
                     mail = ClusterMailStore(store, coordinator, environment, quotas)
                     report = StatusReporter(coordinator, store, environment)
                     metrics = NodeMetrics(registry, report, coordinator, store, environment)

@@ -33,6 +33,7 @@ from replicator.store.db import schema
 from replicator.store.db.transaction import Commit, Transaction
 from replicator.store.store import Listener, Store
 from replicator.users import QuotaLimits
+from tests.limits import limits_by
 from tests.replication.cluster import EPOCH_MS, Node
 from tests.replication.network import Network
 from tests.simulation.records.story import Story
@@ -327,7 +328,7 @@ class Machine:
                     )
                     coordinator.machine, coordinator.observer = self, self._observer
                     coordinator.fork_scheduler._submit = coordinator.gather
-                    quotas = Quotas(store.usage, lambda _: FAR_AWAY)
+                    quotas = Quotas(store.usage, limits_by(lambda _: FAR_AWAY))
                     mail, registry = _ObservedMail(store, coordinator, environment, quotas), CollectorRegistry()
                     mail.observe(self, self._observer)
                     if is_new:

@@ -11,8 +11,8 @@ import trio.testing
 from replicator.errors import UsersUnavailableError
 from replicator.users import Identity, Login, UserDirectory, add_user, delete_user, set_password
 from replicator.users.attempts.throttle import FIRST_DELAY_S
-from replicator.users.directory import REMEMBER_S
 from replicator.users.followed_file import LEAVING_S
+from replicator.users.logins import REMEMBER_S
 
 T = TypeVar("T")
 

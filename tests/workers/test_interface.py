@@ -22,6 +22,7 @@ OF_A_DOOR = (
     "replicator.network",
     "replicator.oauth",
     "replicator.socketmap",
+    "replicator.user_sources",
 )
 """Packages that modules of `workers` may import, where the process of a door is put together."""
 

@@ -117,6 +117,10 @@ class NodeClient(NodeConnection):
         """Return the users, and what their lines say."""
         return self.read(list[Account], self.ask("GET", "/api/v1/accounts"))
 
+    def account(self, name: str) -> Account:
+        """Return a user by any name or address. Raises CommandError if there is none."""
+        return self.read(Account, self.ask("GET", f"/api/v1/users/{segment(name)}"))
+
     def set_disabled(self, user: str, *, disabled: bool) -> None:
         """Disable a user of the cluster's table, or let the user log in again."""
         body = json.dumps({"disabled": disabled}).encode()

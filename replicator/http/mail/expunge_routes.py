@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 async def get_chosen(services: HttpServices, request: Request) -> Response:
     """Return the mail of a folder that has all that is named, one page. Removes nothing."""
-    user, name = known_user(services, request), canonical_name(request.path["name"])
+    user, name = await known_user(services, request), canonical_name(request.path["name"])
     uids = _uids(request.query.get("uids", f"1:{UID_MAX}"))
     before_ms, wanted_id = number(request, "before_ms", TIME_MAX_MS), message_id(request)
     after = number(request, "after", UID_MAX) or 0
@@ -87,7 +87,7 @@ async def get_chosen(services: HttpServices, request: Request) -> Response:
 
 async def post_expunge(services: HttpServices, request: Request) -> Response:
     """Expunge mail of a folder that a look has shown, as a client of the user would."""
-    user, name = known_user(services, request), canonical_name(request.path["name"])
+    user, name = await known_user(services, request), canonical_name(request.path["name"])
     options = Options(request.body)
     options.allow("node", "uidvalidity", "uids")
     node, uidvalidity = options.needed_text("node"), options.needed_number("uidvalidity", UIDVALIDITY_MAX)

@@ -32,7 +32,7 @@ from replicator.status import FolderCounts, FolderList
 
 async def list_folders(services: HttpServices, request: Request) -> Response:
     """Return the user's folders, and the subscriptions without a folder."""
-    user = known_user(services, request)
+    user = await known_user(services, request)
     await services.mail.catch_up(user)
     subscribed = {*await services.mail.subscriptions(user)}
     folders = dict[str, FolderCounts]()
@@ -60,7 +60,7 @@ async def _counts(services: HttpServices, folder: Folder, *, is_subscribed: bool
 
 async def put_folder(services: HttpServices, request: Request) -> Response:
     """Ensure that a folder exists: idempotent. If it must be new, create it."""
-    user, name = known_user(services, request), canonical_name(request.path["name"])
+    user, name = await known_user(services, request), canonical_name(request.path["name"])
     must_be_new = flag(request, "new")
     if must_be_new:
         name = name.removesuffix(SEPARATOR)  # as IMAP clients may write it
@@ -81,7 +81,7 @@ async def put_folder(services: HttpServices, request: Request) -> Response:
 
 async def put_name(services: HttpServices, request: Request) -> Response:
     """Rename a folder."""
-    user, old = known_user(services, request), canonical_name(request.path["name"])
+    user, old = await known_user(services, request), canonical_name(request.path["name"])
     new = canonical_name(request.query["to"]).removesuffix(SEPARATOR)
     check_new_name(new)
     await services.mail.catch_up(user)
@@ -91,7 +91,7 @@ async def put_name(services: HttpServices, request: Request) -> Response:
 
 async def delete_folder(services: HttpServices, request: Request) -> Response:
     """Delete a folder with its mail."""
-    user, name = known_user(services, request), canonical_name(request.path["name"])
+    user, name = await known_user(services, request), canonical_name(request.path["name"])
     await services.mail.catch_up(user, name)  # another folder may have this name by now
     folder = await services.mail.folder(user, name)
     await services.mail.delete_folder(user, name)
@@ -109,7 +109,7 @@ async def delete_subscription(services: HttpServices, request: Request) -> Respo
 
 
 async def _subscribe(services: HttpServices, request: Request, *, subscribed: bool) -> Response:
-    user, name = known_user(services, request), canonical_name(request.path["name"])
+    user, name = await known_user(services, request), canonical_name(request.path["name"])
     await services.mail.subscribe(user, name, subscribed=subscribed)
     return json_response({"name": name, "subscribed": subscribed})
 

@@ -44,7 +44,7 @@ and several of them longer than server and client wait for a piece."""
 
 async def get_mail(services: HttpServices, request: Request) -> PieceStream:
     """Return the mail of a folder, or one of it."""
-    folder = await services.mail.folder(known_user(services, request), canonical_name(request.path["name"]))
+    folder = await services.mail.folder(await known_user(services, request), canonical_name(request.path["name"]))
     view = await services.mail.open_mailbox(folder)
     uid = number(request, "uid", UID_MAX, minimum=1)
     if uid is not None and uid not in view.messages:

@@ -37,7 +37,7 @@ data types are in `replicator.tasks`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from http import HTTPStatus
 
@@ -70,6 +70,7 @@ from replicator.tasks import (
     UndeleteOptions,
     UndeleteStatus,
 )
+from replicator.users import folded
 
 WAIT_S = 1.0  # between two reports of progress
 PATH_BYTES_MAX = 4000  # Linux takes 4096, including the names of files
@@ -84,6 +85,8 @@ async def start(services: HttpServices, request: Request, name: TaskName) -> Res
     parse = partial(_ORDERS[name], services, options)
     is_plan = is_large and name == "apply"  # whose mailboxes need nothing of the node to be checked
     order = await services.run_in_thread(parse) if is_plan else parse()
+    if isinstance(order, ResyncOptions | UndeleteOptions) and order.user is not None:
+        order = replace(order, user=await services.owner(order.user))
     if isinstance(order, InventoryOptions) and request.caller is not Caller.OPERATOR:
         services.destinations.check(order.to, order.endpoint)
     status = services.tasks.start(order)
@@ -143,26 +146,25 @@ def _resync(services: HttpServices, options: Options) -> ResyncOptions:
     peer = options.text("peer")
     if peer == services.sid:
         raise ProblemError(HTTPStatus.BAD_REQUEST, f"{peer} is the node itself; name another one to compare it with")
-    known = None if user is None else services.owner(user)
     try:
-        _check_names(known, mailbox, peer)
+        _check_names(user, mailbox, peer)
     except (ValueError, InvalidNameError) as error:
         raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
-    return ResyncOptions(known, mailbox, peer, options.flag("dry_run"), options.rate())
+    return ResyncOptions(user, mailbox, peer, options.flag("dry_run"), options.rate())
 
 
-def _undelete(services: HttpServices, options: Options) -> UndeleteOptions:
+def _undelete(_services: HttpServices, options: Options) -> UndeleteOptions:
     """Parse the options of an undelete, which also restores the mail of users who are gone."""
     options.allow("user", "mailbox", "since_ms", "dry_run")
     user, mailbox = options.text("user"), options.text("mailbox")
     if user is None or mailbox is None:
         raise ProblemError(HTTPStatus.BAD_REQUEST, "an undelete needs a user and a mailbox")
-    known, mailbox = services.owner(user), canonical_name(mailbox)
+    mailbox = canonical_name(mailbox)
     try:
-        _check_names(known, mailbox, None)
+        _check_names(user, mailbox, None)
     except (ValueError, InvalidNameError) as error:
         raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
-    return UndeleteOptions(known, mailbox, options.time_ms("since_ms"), options.flag("dry_run"))
+    return UndeleteOptions(user, mailbox, options.time_ms("since_ms"), options.flag("dry_run"))
 
 
 def _inventory(_services: HttpServices, options: Options) -> InventoryOptions:
@@ -192,7 +194,7 @@ def _apply(_services: HttpServices, options: Options) -> ApplyOptions:
 def _check_names(user: str | None, mailbox: str | None, peer: str | None) -> None:
     """Raise ValueError or InvalidNameError for impossible names."""
     if user is not None:
-        check_owner_name(user)
+        check_owner_name(folded(user))
     if mailbox is not None:
         check_folder_name(mailbox)
     if peer is not None:

@@ -55,12 +55,15 @@ async def _check_former(services: HttpServices, user: str) -> None:
         raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
     try:
         if services.user_table is None:
-            services.users.find(user)  # raises if users are not known now
-            is_user = user in services.oversight.users()
+            # Raises if users are not known now. A name with a detail may be that of a former user beside a present one.
+            is_user = await services.users.ask(user) == user
+            if not is_user:
+                account = await services.oversight.account(user)  # as a server says now: the user may have come since
+                is_user = account is not None and account.user == user
         else:
             is_user = await services.user_table.has(user)
             if is_user:
-                services.users.find(user)
+                await services.users.ask(user)
     except OtherClusterError:
         is_user = not _is_elsewhere(services, user)
     if is_user:

@@ -4,6 +4,7 @@
 |---|---|
 | `GET /api/v1/users` | the users' names, wherever they come from |
 | `GET /api/v1/accounts` | a list of `Account`: the users, and what their lines say |
+| `GET /api/v1/users/USER` | the `Account` of a user, by any of the user's names |
 | `POST /api/v1/users/USER/purge` | `PurgeResult`: what was removed of a former user's mail, and if there is more |
 
 The others are for nodes with `users.source = "cluster"`; nodes whose users come from a file answer with 409.
@@ -37,6 +38,7 @@ from replicator.http.documents import (
     UsersDocument,
 )
 from replicator.http.message import JSON_TYPE, ProblemError, Request, Response, json_response
+from replicator.http.parameters import no_such_user
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices, UserControl
 from replicator.http.tasks.options import Options
@@ -56,6 +58,14 @@ async def get_accounts(services: HttpServices, _request: Request) -> Response:
     """Return the users that this node knows, and what their lines say."""
     found = sorted(services.oversight.accounts(), key=lambda account: account.user)
     return json_response([asdict(account) for account in found])
+
+
+async def get_user(services: HttpServices, request: Request) -> Response:
+    """Return a user, by any of the user's names. A server that knows the users is asked."""
+    account = await services.oversight.account(request.path["user"])
+    if account is None:
+        raise no_such_user(request.path["user"])
+    return json_response(asdict(account))
 
 
 async def post_users(services: HttpServices, request: Request) -> Response:
@@ -109,7 +119,8 @@ def _table(services: HttpServices) -> UserControl:
     if services.user_table is None:
         raise ProblemError(
             HTTPStatus.CONFLICT,
-            'users of this node come from its passwd-file: edit that, or set `source = "cluster"` in [users]',
+            "users of this node come from its passwd-file, or from a server: change them there, or set"
+            ' `source = "cluster"` in [users]',
         )
     return services.user_table
 
@@ -136,6 +147,7 @@ def _problems() -> Iterator[None]:
 USER_ROUTES = (
     Route("GET", "/api/v1/users", get_users, answer=list[str]),
     Route("GET", "/api/v1/accounts", get_accounts, is_private=True, answer=list[Account]),
+    Route("GET", "/api/v1/users/{user}", get_user, is_private=True, answer=Account),
     Route("POST", "/api/v1/users/{user}/purge", post_purge, answer=PurgeResult),
     Route("POST", "/api/v1/users", post_users, body_type=JSON_TYPE, answer=UsersDocument, takes=NewUsers),
     Route(

@@ -34,12 +34,15 @@ class Quotas:
     def __init__(
         self,
         usage_of: Callable[[str], Awaitable[Usage]],
-        limits_of: Callable[[str], QuotaLimits] = lambda _: NO_LIMITS,
+        limits_of: Callable[[str], Awaitable[QuotaLimits]] | None = None,
         *,
         defer: bool = False,
         metrics: QuotaMetrics | None = None,
     ) -> None:
-        """`usage_of`: what a user's folders hold. `defer`: see `QuotaExceededError`."""
+        """`usage_of`: what a user's folders hold. `defer`: see `QuotaExceededError`.
+
+        `limits_of`: a user's limits; it raises UsersUnavailableError while they are unknown. None: nobody has any.
+        """
         self._usage_of = usage_of
         self._limits_of = limits_of
         self.defer = defer
@@ -49,15 +52,23 @@ class Quotas:
         self._certain = trio.Event()  # set, and replaced, whenever something is no longer under way
 
     async def quota(self, user: str) -> Quota:
-        """Return the usage and the limits of the user's mail. Raises DatabaseFailedError."""
-        used = await self._usage_of(user)
-        return Quota(used.size_bytes, used.messages, self._limits_of(user))
+        """Return the usage and the limits of the user's mail. Raises DatabaseFailedError, UsersUnavailableError."""
+        limits, used = await self._limits(user), await self._usage_of(user)
+        return Quota(used.size_bytes, used.messages, limits)
 
     async def check(self, user: str, wanted: Usage) -> None:
-        """Raise QuotaExceededError if there is certainly no room for so much more; DatabaseFailedError."""
-        limits = self._limits_of(user)
-        if limits == NO_LIMITS:
-            return
+        """Raise QuotaExceededError if there is certainly no room for so much more.
+
+        Raises DatabaseFailedError, UsersUnavailableError.
+        """
+        limits = await self._limits(user)
+        if limits != NO_LIMITS:
+            await self._check(user, wanted, limits)
+
+    async def _limits(self, user: str) -> QuotaLimits:
+        return NO_LIMITS if self._limits_of is None else await self._limits_of(user)
+
+    async def _check(self, user: str, wanted: Usage, limits: QuotaLimits) -> None:
         used = (await self._usage_of(user)).minus(self._moving.get(user, _NOTHING))
         if exceeded := _exceeded(limits, used.plus(wanted)):
             self._metrics.refused(exceeded)
@@ -68,11 +79,13 @@ class Quotas:
     async def room(self, user: str, wanted: Usage) -> AsyncIterator[None]:
         """Keep room for mail that is stored within the block; wait for it while mail under way makes it uncertain.
 
-        Raises QuotaExceededError, DatabaseFailedError; UnavailableError if it stays uncertain for too long.
+        Raises QuotaExceededError, DatabaseFailedError, UsersUnavailableError; UnavailableError if it stays uncertain
+        for too long.
         """
-        if self._limits_of(user) != NO_LIMITS:
+        limits = await self._limits(user)
+        if limits != NO_LIMITS:
             with trio.move_on_after(timing.REQUEST_TIMEOUT_S) as waiting:
-                await self._wait_for_room(user, wanted)
+                await self._wait_for_room(user, wanted, limits)
             if waiting.cancelled_caught:
                 raise UnavailableError("mail of this user is being stored or moved, and little room is left; try again")
         with self._under_way(self._coming, user, wanted):
@@ -82,12 +95,12 @@ class Quotas:
         """Note that this mail is moved within the block, and may be counted twice."""
         return self._under_way(self._moving, user, moved)
 
-    async def _wait_for_room(self, user: str, wanted: Usage) -> None:
+    async def _wait_for_room(self, user: str, wanted: Usage, limits: QuotaLimits) -> None:
         while True:
-            await self.check(user, wanted)
+            await self._check(user, wanted, limits)
             used = await self._usage_of(user)
             coming = self._coming.get(user, _NOTHING)
-            if not _exceeded(self._limits_of(user), used.plus(coming).plus(wanted)):
+            if not _exceeded(limits, used.plus(coming).plus(wanted)):
                 return
             await self._certain.wait()
 

@@ -14,6 +14,7 @@ from replicator.runtime.metrics.doors import (
     QuotaMetrics,
     RefusalMetrics,
     SocketmapMetrics,
+    UserSourceMetrics,
 )
 from replicator.runtime.metrics.event_loop import LoopMetrics
 from replicator.runtime.metrics.exposition import exposition
@@ -37,5 +38,6 @@ __all__ = [
     "RefusalMetrics",
     "ReplicationMetrics",
     "SocketmapMetrics",
+    "UserSourceMetrics",
     "exposition",
 ]

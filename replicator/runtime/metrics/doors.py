@@ -10,6 +10,10 @@ DELIVERY_BUCKETS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10
 """Upper bounds in seconds: from one fsync to the longest that a sender waits; most senders give up after the last."""
 
 
+SOURCE_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+"""Upper bounds in seconds: from a server on this machine to the longest deadline of a request to one."""
+
+
 class RefusalMetrics:
     """Metrics of what all doors refuse because of a limit in the configuration's section `[limits]`."""
 
@@ -148,6 +152,31 @@ class OauthMetrics:
     def read(self, *, ok: bool) -> None:
         """Count a reading."""
         self._reads.labels("ok" if ok else "failed").inc()
+
+
+class UserSourceMetrics:
+    """Metrics of the server that knows the users, if they come from one."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self._seconds = Histogram(
+            "replicator_user_source_seconds",
+            "Time of requests to the server that knows the users, by request (look_up, check) and result: found,"
+            " missing, right, wrong, unusable (what it says of one user), failed, or busy (too many others waited).",
+            ["request", "result"],
+            buckets=SOURCE_BUCKETS_S,
+            registry=registry,
+        )
+        self._up = Gauge(
+            "replicator_user_source_up",
+            "1 if the server that knows the users answered the last request, 0 if it failed.",
+            registry=registry,
+        )
+
+    def asked(self, request: str, result: str, took_s: float) -> None:
+        """Count a request."""
+        self._seconds.labels(request, result).observe(took_s)
+        if result != "busy":
+            self._up.set(result != "failed")
 
 
 class HttpMetrics:

@@ -10,10 +10,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import trio
 
-from replicator.errors import MailError, OtherClusterError, UnavailableError, UsersUnavailableError
+from replicator.errors import (
+    MailError,
+    OtherClusterError,
+    UnavailableError,
+    UserNotLearnedError,
+    UsersUnavailableError,
+)
 from replicator.runtime.logs.fields import LogFields
 from replicator.users.aliases.table import AliasFileError, AliasTable, read_aliases
 from replicator.users.followed_file import LEAVING_S
@@ -26,6 +33,12 @@ DEPTH_MAX = 50
 
 EXPANSIONS_MAX = 1000
 """Addresses that one address may lead to, as in Postfix (virtual_alias_expansion_limit)."""
+
+LEARNING_S = 30.0
+"""Seconds for learning whom one address reaches. An MTA waits for longer, and would ask again anyway."""
+
+LEARNED_AT_ONCE = 8
+"""Names of one address that are learned at a time: fewer than a server of users is asked at once."""
 
 LOGGED_MAX = 100
 """Problems that are logged each time the file is read; the others are counted."""
@@ -50,17 +63,44 @@ class Recipients:
     def find(self, address: str) -> tuple[str, ...]:
         """Return the users whom mail to the address reaches, each once; none: the address is unknown.
 
-        Raises UsersUnavailableError while users or aliases are unknown, OtherClusterError if the address is that of a
-        user whose mail is there, and UnavailableError if it leads to too many others.
+        Raises UsersUnavailableError while users or aliases are unknown, UserNotLearnedError if it takes `ask`,
+        OtherClusterError if the address is that of a user whose mail is there, and UnavailableError if it leads to too
+        many others.
         """
+        search = self._search(address, self._users)
+        if search.unlearned:
+            raise UserNotLearnedError(address)
+        return search.users()
+
+    async def ask(self, address: str) -> tuple[str, ...]:
+        """Return what `find` does, after asking about all users on whom that depends. Raises as `find`.
+
+        Raises UsersUnavailableError if it takes longer than `LEARNING_S`.
+        """
+        await trio.lowlevel.checkpoint()
+        limit = trio.CapacityLimiter(LEARNED_AT_ONCE)
+        heard = _Heard(self._users)
+
+        async def ask(name: str) -> None:
+            async with limit:
+                await heard.ask(name)
+
+        with trio.move_on_after(LEARNING_S):
+            while (search := self._search(address, heard)).unlearned:  # a catch-all address may need another round
+                async with trio.open_nursery() as nursery:
+                    for name in search.unlearned:
+                        nursery.start_soon(ask, name)
+            return search.users()
+        raise UsersUnavailableError("the server that knows the users takes too long for all of this alias; try again")
+
+    def _search(self, address: str, users: _Names) -> _Search:
+        """Return the search for the users of an address, which is done. Raises as `find`."""
         self.refresh()
         if self._table is None:
             raise UsersUnavailableError("the aliases cannot be read now; try again later")
-        search = _Search(self._table, self._users, self._just_lost())
+        search = _Search(self._table, users, self._just_lost())
         search.expand(folded(address), ())
-        if not search.found and search.elsewhere is not None:
-            raise search.elsewhere
-        return tuple(search.found)
+        return search
 
     def refresh(self) -> None:
         """Read the file again if it has changed, and log its problems."""
@@ -121,7 +161,39 @@ class Recipients:
         self._unreadable = text
 
 
-def _key_of(table: AliasTable, users: UserNames, address: str) -> str | None:
+class _Names(Protocol):
+    """The part of `UserNames` that never waits."""
+
+    def find(self, name: str) -> str | None:
+        """See `UserNames`."""
+        ...
+
+
+class _Heard:
+    """Users as one search hears of them: an answer holds for all of it, however long the other answers take."""
+
+    def __init__(self, users: UserNames) -> None:
+        self._users = users
+        self._answers: dict[str, str | MailError | None] = {}
+
+    async def ask(self, name: str) -> None:
+        """Ask about a name, for `find`. Raises nothing."""
+        try:
+            self._answers[name] = await self._users.ask(name)
+        except MailError as error:
+            self._answers[name] = error
+
+    def find(self, name: str) -> str | None:
+        """See `UserNames`."""
+        if name not in self._answers:
+            return self._users.find(name)
+        answer = self._answers[name]
+        if isinstance(answer, MailError):
+            raise answer
+        return answer
+
+
+def _key_of(table: AliasTable, users: _Names, address: str) -> str | None:
     """Return the alias by which an address is looked up; None: it may be a user's. Raises as `UserNames.find`."""
     key = next((one for one in candidates(address) if one in table.aliases), None)
     if key is not None:
@@ -143,19 +215,21 @@ def problems_of(table: AliasTable, path: Path, users: UserNames) -> Iterator[str
         return  # told when the file changes next, if it is still wrong
 
 
-def _leads_on(table: AliasTable, users: UserNames, name: str, target: str) -> bool:
-    """Return True if a target of the alias `name` is another alias, or a user here. Raises MailError."""
+def _leads_on(table: AliasTable, users: _Names, name: str, target: str) -> bool:
+    """Return True if a target of the alias `name` is another alias, or may be a user here. Raises MailError."""
     try:
         key = _key_of(table, users, target)
         return users.find(target) is not None if key in {None, name} else True
     except OtherClusterError:
         return False
+    except UserNotLearnedError:
+        return True
 
 
 class _Search:
-    """The search for the users of one address, who are `found`."""
+    """The search for the users of one address, who are `found`. Without those `unlearned`, it is not complete."""
 
-    def __init__(self, table: AliasTable, users: UserNames, lost: Collection[str]) -> None:
+    def __init__(self, table: AliasTable, users: _Names, lost: Collection[str]) -> None:
         """`lost`: aliases that have just gone. Until that is sure, mail goes to nobody else in their place."""
         self._table = table
         self._users = users
@@ -163,7 +237,14 @@ class _Search:
         self._seen: set[tuple[str, str]] = set()
         self._expansions = 0
         self.found: dict[str, None] = {}
+        self.unlearned: dict[str, None] = {}
         self.elsewhere: OtherClusterError | None = None
+
+    def users(self) -> tuple[str, ...]:
+        """Return the users whom it has found. Raises OtherClusterError if there is only one elsewhere."""
+        if not self.found and self.elsewhere is not None:
+            raise self.elsewhere
+        return tuple(self.found)
 
     def expand(self, address: str, path: tuple[str, ...]) -> None:
         """Find the users of an address. `path`: the aliases that lead to it. Raises as `Recipients.find`."""
@@ -177,6 +258,9 @@ class _Search:
             user = self._users.find(address) if key is None or key in path else None
         except OtherClusterError as error:
             self.elsewhere = error
+            return
+        except UserNotLearnedError:
+            self.unlearned.setdefault(address)
             return
         if self._lost and self._has_lost(address, key, user):
             raise UsersUnavailableError(f"the aliases have just changed; try again in {LEAVING_S:.0f} seconds")

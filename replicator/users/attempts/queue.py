@@ -10,7 +10,7 @@ import trio
 
 from replicator.errors import UnavailableError
 from replicator.runtime.addresses import network_of
-from replicator.users.attempts.throttle import Penalty, Throttle
+from replicator.users.attempts.throttle import NAME_CHARACTERS_MAX, Penalty, Throttle
 from replicator.users.attempts.turns import Turns
 
 T = TypeVar("T")
@@ -25,9 +25,10 @@ PATIENCE_S = 30.0
 class AttemptQueue:
     """The attempts at the doors of one process, counted for users and networks. Belongs to the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: int = HASHES_AT_ONCE) -> None:
+        """`at_once`: attempts that are checked at a time."""
         self._throttle = Throttle()
-        self._hashing = trio.CapacityLimiter(HASHES_AT_ONCE)
+        self._hashing = trio.CapacityLimiter(at_once)
         self._pair_turns: Turns[tuple[str, str]] = Turns()
         self._user_turns: Turns[str] = Turns()
         self._address_turns: Turns[str] = Turns()
@@ -62,6 +63,12 @@ class AttemptQueue:
     def penalties(self) -> list[Penalty]:
         """Return who is delayed after failed attempts, or would be by another one."""
         return self._throttle.penalties(trio.current_time())
+
+    def delays(self, user: str) -> tuple[float, tuple[str, ...]]:
+        """Return for how many seconds at the most attempts at a user are delayed now, and those from where."""
+        slowed = [one for one in self.penalties() if one.user == user[:NAME_CHARACTERS_MAX] and one.waits_s]
+        addresses = ("everywhere" if one.address is None else one.address for one in slowed)
+        return max((one.waits_s for one in slowed), default=0.0), tuple(addresses)
 
     def forgive(self, names: Iterable[str] | None) -> int:
         """Forget the failed attempts of these users and networks; None: of everybody. Return how many penalties end."""

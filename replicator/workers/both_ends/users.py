@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TypeAlias, cast
 
 from replicator.oauth import AccessTokens, TokenRefusedError
-from replicator.users import Identity, Login, ScramAttempt, ScramKeys, TokenFault, UserDirectory
+from replicator.users import Directory, Identity, Login, ScramAttempt, ScramKeys, TokenFault
 from replicator.users.schemes import parse_hash
 from replicator.workers.channel import Channel
 from replicator.workers.packing import Columns
@@ -22,7 +22,7 @@ LoginColumns: TypeAlias = tuple[str, str | None, int | None, str | None, str | N
 class RemoteUsers:
     """The users, as a door's process has them; see `replicator.imap.services.Users`."""
 
-    def __init__(self, channel: Channel, here: UserDirectory) -> None:
+    def __init__(self, channel: Channel, here: Directory) -> None:
         self._channel = channel
         self._here = here
         self.has_masters = here.has_masters
@@ -76,7 +76,7 @@ class RemoteTokens:
 class UserCalls:
     """The core's answers to calls of one door's process about users."""
 
-    def __init__(self, channel: Channel, users: UserDirectory, tokens: AccessTokens | None) -> None:
+    def __init__(self, channel: Channel, users: Directory, tokens: AccessTokens | None) -> None:
         self._users = users
         channel.calls |= {"verify": self._verify, "verify_scram": self._verify_scram, "admit": self._admit}
         if tokens is not None:

@@ -17,7 +17,7 @@ from replicator.oauth import AccessTokens
 from replicator.runtime.metrics import RefusalMetrics
 from replicator.runtime.places import Places
 from replicator.runtime.process.own_program import command_of, environment
-from replicator.users import UserDirectory
+from replicator.users import Directory
 from replicator.workers.both_ends.mail_feed import Published
 from replicator.workers.both_ends.metrics import DoorMetrics
 from replicator.workers.both_ends.places import PlaceCalls
@@ -50,7 +50,7 @@ class CoreServices:
 
     mail: CoreMail
     store: Published
-    users: UserDirectory
+    users: Directory
     tokens: AccessTokens | None
     refusals: RefusalMetrics
 

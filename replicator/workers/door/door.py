@@ -18,7 +18,7 @@ from pathlib import Path
 import trio
 from prometheus_client import CollectorRegistry
 
-from replicator.config import Config, UserSource
+from replicator.config import Config, UserSource, user_server
 from replicator.errors import ConfigError, DatabaseFailedError, DataError
 from replicator.imap.header_cache import HeaderCache
 from replicator.imap.matching.message_reader import Parsing
@@ -41,7 +41,8 @@ from replicator.store.db.readers import Readers
 from replicator.store.db.schema import open_reader
 from replicator.store.search_texts.form import FILE
 from replicator.store.search_texts.reader import SearchTextReader
-from replicator.users import Recipients, UserDirectory
+from replicator.user_sources import users_of_server
+from replicator.users import Directory, Recipients, UserDirectory
 from replicator.workers.both_ends.metrics import tell_metrics
 from replicator.workers.both_ends.places import RemotePlaces
 from replicator.workers.both_ends.sessions import answer_for_sessions
@@ -106,7 +107,10 @@ class Door:
         self._nursery.start_soon(search_texts.run)
         mail = RemoteMail(channel, readers, search_texts, config.content.inline_max_bytes)
         self._nursery.start_soon(mail.run)
-        users = _users_of(order)
+        try:
+            users = _users_of(order, registry)
+        except ConfigError as error:
+            return str(error)
         await users.load()
         self._nursery.start_soon(users.run)
         handlers = _handlers(order, channel, mail, users, certificates=certificates, registry=registry)
@@ -147,16 +151,20 @@ def _search_text_reader(config: Config) -> SearchTextReader:
     return SearchTextReader(config.node.database.with_name(FILE), SEARCH_TEXTS.version)
 
 
-def _users_of(order: Order) -> UserDirectory:
-    users, site = order.config.users, site_of(order.config)
-    is_from_cluster = users.source is UserSource.CLUSTER
+def _users_of(order: Order, registry: CollectorRegistry) -> Directory:
+    """Return the users. Raises ConfigError."""
+    users, key = order.config.users, order.users_key
+    masters, separator = users.master_passwd_file, users.master_separator
+    server = user_server(order.config)
+    if server is not None:
+        return users_of_server(server, wall_clock_ms, registry, key=key, masters=masters, separator=separator)
     return UserDirectory(
         users.passwd_file,
-        key=order.users_key,
-        site=site,
-        is_from_cluster=is_from_cluster,
-        masters=users.master_passwd_file,
-        separator=users.master_separator,
+        key=key,
+        site=site_of(order.config),
+        is_from_cluster=users.source is UserSource.CLUSTER,
+        masters=masters,
+        separator=separator,
     )
 
 
@@ -164,7 +172,7 @@ def _handlers(
     order: Order,
     channel: Channel,
     mail: RemoteMail,
-    users: UserDirectory,
+    users: Directory,
     *,
     certificates: Certificates,
     registry: CollectorRegistry,

@@ -11,13 +11,14 @@ from replicator.replication.writes.quotas import Quotas
 from replicator.store.store import Store
 from replicator.users import QuotaLimits
 from tests.imap.client import Client, connected, fill, services
+from tests.limits import limits_by
 from tests.one_node import HookedMail, SinkLog, one_node
 
 LIMITS = {"alice": QuotaLimits(storage_bytes=4096, messages=3), "bob": QuotaLimits(messages=10)}
 
 
 def quotas(store: Store) -> Quotas:
-    return Quotas(store.usage, lambda user: LIMITS.get(user, QuotaLimits()))
+    return Quotas(store.usage, limits_by(lambda user: LIMITS.get(user, QuotaLimits())))
 
 
 @pytest.fixture

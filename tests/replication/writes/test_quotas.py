@@ -19,6 +19,7 @@ from replicator.runtime.metrics import QuotaMetrics
 from replicator.store.db.chain import Usage
 from replicator.store.store import Store
 from replicator.users import QuotaLimits
+from tests.limits import limits_by
 from tests.one_node import one_node
 from tests.replication.cluster import USER, Node, cluster
 
@@ -105,7 +106,7 @@ async def test_deliveries_at_once_fill_the_quota_exactly(tmp_path: Path) -> None
     registry = CollectorRegistry()
 
     def quotas(store: Store) -> Quotas:
-        return Quotas(store.usage, lambda _: QuotaLimits(100), metrics=QuotaMetrics(registry))
+        return Quotas(store.usage, limits_by(lambda _: QuotaLimits(100)), metrics=QuotaMetrics(registry))
 
     async with one_node(tmp_path, quotas=quotas) as mail:
         inbox = await mail.folder(USER, "INBOX")
@@ -133,7 +134,7 @@ async def test_delivery_waits_while_a_move_counts_mail_twice() -> None:
         await trio.lowlevel.checkpoint()
         return used
 
-    quotas, stored = Quotas(usage_of, lambda _: QuotaLimits(100)), list[str]()
+    quotas, stored = Quotas(usage_of, limits_by(lambda _: QuotaLimits(100))), list[str]()
 
     async def deliver() -> None:
         async with quotas.room(USER, Usage(1, 10)):
@@ -153,7 +154,9 @@ async def test_delivery_waits_while_a_move_counts_mail_twice() -> None:
 
 
 async def test_wait_for_room_ends(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with one_node(tmp_path, quotas=lambda store: Quotas(store.usage, lambda _: QuotaLimits(messages=1))) as mail:
+    async with one_node(
+        tmp_path, quotas=lambda store: Quotas(store.usage, limits_by(lambda _: QuotaLimits(messages=1)))
+    ) as mail:
         began = trio.current_time()
         async with mail._quotas.room(USER, Usage(1, 1)):
             with pytest.raises(UnavailableError, match="little room is left"):

@@ -37,7 +37,7 @@ async def test_a_user_has_mail_in_one_cluster(file: Path, cluster: str, here: st
     for login in (users.verify(elsewhere, elsewhere[0]), users.admit(elsewhere, Identity(elsewhere, FAR_MS))):
         with pytest.raises(OtherClusterError):
             await login
-    assert users.quota_limits("bob").messages == 7
+    assert (await users.quota_limits("bob")).messages == 7
 
 
 async def test_who_does_not_know_the_password_learns_nothing_about_the_cluster(file: Path) -> None:

@@ -27,12 +27,12 @@ async def test_lines_set_the_limits_of_their_users(tmp_path: Path, fields: str, 
     file = tmp_path / "users.passwd"
     file.write_text(f"Alice:{{PLAIN}}a{fields}\nbob:{{PLAIN}}b\n")
     users = UserDirectory(file, quota=DEFAULT)
-    assert users.quota_limits("alice") == limits
-    assert users.quota_limits("bob") == DEFAULT
+    assert await users.quota_limits("alice") == limits
+    assert await users.quota_limits("bob") == DEFAULT
     assert not users.problems()
-    assert UserDirectory(file).quota_limits("bob") == QuotaLimits(None, None)
+    assert await UserDirectory(file).quota_limits("bob") == QuotaLimits(None, None)
     set_password(file, "alice", "new", scheme="PLAIN")
-    assert users.quota_limits("alice") == limits
+    assert await users.quota_limits("alice") == limits
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ async def test_words_without_sense_are_reported_and_leave_the_user_the_common_li
     file = tmp_path / "users.passwd"
     file.write_text(f"alice:{{PLAIN}}a::{word} quota_messages=3\n")
     users = UserDirectory(file, quota=DEFAULT)
-    assert users.quota_limits("alice") == DEFAULT
+    assert await users.quota_limits("alice") == DEFAULT
     [found] = users.problems()
     assert found.startswith(f"{file}:1: {problem}")
     assert await users.verify("alice", "a") is not None

@@ -64,6 +64,8 @@ def _tell(name: str, trial: Trial) -> None:
         click.echo(f"{name} may log in" + (f", as {trial.user}" if trial.user != name else "") + by + only)
     for reason in trial.reasons:
         click.echo(f"{name} may not log in: {reason.text}")
+    if trial.origin is not None:
+        click.echo(f"{trial.user} comes from {trial.origin}" + ("" if trial.answer is None else f"; {trial.answer}"))
     if trial.slowed:
         where = ", ".join(address or "this machine" for address in trial.slowed)
         click.echo(f"After failed attempts, others wait for {trial.waits_s:.1f} s more at the most, from: {where}")

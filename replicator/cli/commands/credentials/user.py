@@ -21,7 +21,7 @@ from replicator.cli.commands.credentials.passwords import first_line
 from replicator.cli.group import HelpfulGroup
 from replicator.cli.output import console, counted, echo, echo_json, json_option, size, table
 from replicator.cli.target import CommandError, NodeUrl, config_argument, url_of_config
-from replicator.config import QuotaConfig, UserSource
+from replicator.config import QuotaConfig, UserSource, user_server
 from replicator.users import (
     DEFAULT_SCHEME,
     NEW_SCHEMES,
@@ -31,6 +31,7 @@ from replicator.users import (
     QuotaLimits,
     add_user,
     delete_user,
+    find_account,
     folded,
     list_accounts,
     list_users,
@@ -97,6 +98,10 @@ class UserPlace(Protocol):
         """Return the users, and what their lines say."""
         ...
 
+    def account(self, name: str) -> Account:
+        """Return a user by a name or an address."""
+        ...
+
 
 class _File:
     """The users of a passwd-file."""
@@ -129,6 +134,13 @@ class _File:
     def accounts(self) -> list[Account]:
         with _errors():
             return list_accounts(self._path, self._quota)
+
+    def account(self, name: str) -> Account:
+        with _errors():
+            found = find_account(self._path, name, self._quota)
+        if found is None:
+            raise CommandError(f"{self._path}: there is no user {folded(name)!r}, nor one by a part of this name")
+        return found
 
 
 class _Cluster:
@@ -167,14 +179,18 @@ class _Cluster:
         with NodeClient(self.url) as client:
             return client.accounts()
 
+    def account(self, name: str) -> Account:
+        with NodeClient(self.url) as client:
+            return client.account(name)
+
 
 @click.group(cls=HelpfulGroup)
 def user() -> None:
-    """Add, list, disable and delete users, and set passwords.
+    """Add, list, show, disable and delete users, and set passwords.
 
     The command asks for a password; without a terminal, it reads the first line of standard input. Users are those of
     the node's passwd-file, or with `source = "cluster"` in [users] those of all nodes of the cluster; then the node
-    must run.
+    must run. Users of a server (`source = "ldap"`, `source = "endpoint"`) are listed and shown only.
     """
 
 
@@ -255,8 +271,10 @@ def user_delete(name: str, config_file: Path, *, is_of_masters: bool) -> None:
 @json_option
 @masters_option
 def user_list(config_file: Path, *, is_of_masters: bool, is_long: bool, as_json: bool) -> None:
-    """List all users, one per line."""
+    """List all users, one per line; of a server that knows them, those whom the node has found lately."""
     place = _place(config_file, is_of_masters=is_of_masters)
+    if not is_of_masters:
+        _tell_if_some(config_file)
     if is_long:
         _show(place.accounts(), as_json=as_json)
         return
@@ -266,6 +284,15 @@ def user_list(config_file: Path, *, is_of_masters: bool, is_long: bool, as_json:
         return
     for name in names:
         click.echo(name)
+
+
+def _tell_if_some(config_file: Path) -> None:
+    """Say so if not all users are listed."""
+    config = config_argument(config_file)
+    server = user_server(config)
+    if server is not None:
+        text = f"users come from {server.url}, which is not asked for all: {config.node.id} has found these lately"
+        click.echo(text, err=True)
 
 
 def _show(accounts: list[Account], *, as_json: bool) -> None:
@@ -279,6 +306,24 @@ def _show(accounts: list[Account], *, as_json: bool) -> None:
         messages = "none" if one.messages_limit is None else str(one.messages_limit)
         made.add_row(escape(one.user), may, storage, messages, escape(one.cluster or "-"))
     echo(console(), made)
+    origins = {one.origin for one in accounts}
+    if len(origins) == 1:
+        who = f"{accounts[0].user} comes" if len(accounts) == 1 else "all come"
+        click.echo(f"{who} from {origins.pop()}")
+
+
+@user.command("show")
+@click.argument("name", metavar="NAME")
+@config_option
+@json_option
+@masters_option
+def user_show(name: str, config_file: Path, *, is_of_masters: bool, as_json: bool) -> None:
+    """Show the user whom NAME, a user's name or address, means, and where the user comes from."""
+    account = _place(config_file, is_of_masters=is_of_masters).account(name)
+    if as_json:
+        echo_json(asdict(account))
+    else:
+        _show([account], as_json=False)
 
 
 @user.command("purge")

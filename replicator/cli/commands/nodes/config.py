@@ -11,7 +11,7 @@ import click
 from replicator.cli.group import HelpfulGroup
 from replicator.cli.output import echo_json, json_option
 from replicator.cli.target import USAGE_EXIT_CODE, config_argument
-from replicator.config import Config, UserSource, config_text, disagreements, load_config
+from replicator.config import Config, UserSource, config_text, disagreements, line_in_file, load_config, user_server
 from replicator.errors import ConfigError
 
 FILES = click.Path(path_type=Path, dir_okay=False)
@@ -28,8 +28,9 @@ def config() -> None:
 def config_check(files: tuple[Path, ...], *, as_json: bool) -> None:
     """Check configuration files as a node does at its start: keys, values, certificates and the passwd-file.
 
-    Certificates must also be such that other nodes accept them now. With several FILEs, the nodes of one cluster, also
-    check that they fit each other. Exits with 2 if anything is wrong. Changes nothing, and needs no running node.
+    Certificates must also be such that other nodes accept them now. A server that knows the users ([ldap], [endpoint])
+    is asked about somebody. With several FILEs, the nodes of one cluster, also check that they fit each other. Exits
+    with 2 if anything is wrong. Changes nothing, and needs no running node.
     """
     problems: list[str] = []
     loaded: list[Config] = []
@@ -40,6 +41,7 @@ def config_check(files: tuple[Path, ...], *, as_json: bool) -> None:
             problems += str(error).split("\n")
         else:
             problems += (f"{file}: {problem}" for problem in _problems_beside(loaded[-1]))
+            problems += _problems_of_server(file, loaded[-1])
     problems += disagreements(loaded)
     if as_json:
         echo_json(problems)
@@ -79,10 +81,10 @@ def _problems_beside(checked: Config) -> Iterator[str]:
             except PasswdFileError as error:
                 yield f"{file}: {error}"
     if checked.lmtp.aliases is not None:
-        yield from _alias_problems(checked.lmtp.aliases, checked.users.passwd_file)
+        yield from _alias_problems(checked.lmtp.aliases, None if user_server(checked) else checked.users.passwd_file)
 
 
-def _alias_problems(file: Path, passwd_file: Path) -> Iterator[str]:
+def _alias_problems(file: Path, passwd_file: Path | None) -> Iterator[str]:
     """Yield the problems of a file of aliases. Targets must be users, if those can be read here."""
     from replicator.users.aliases.recipients import problems_of  # noqa: PLC0415
     from replicator.users.aliases.table import AliasFileError, read_aliases  # noqa: PLC0415
@@ -95,12 +97,34 @@ def _alias_problems(file: Path, passwd_file: Path) -> Iterator[str]:
     except (OSError, AliasFileError) as error:
         yield f"{file}: {error.strerror if isinstance(error, OSError) else error}"
         return
+    if passwd_file is None:
+        yield from table.problems
+        return
     try:
         users = KnownNames(read_whole_file(passwd_file).table.users)
     except (OSError, PasswdFileError):
         yield from table.problems
     else:
         yield from problems_of(table, file, users)
+
+
+def _problems_of_server(file: Path, checked: Config) -> Iterator[str]:
+    """Yield what is wrong with the server that knows the users, by asking it about somebody."""
+    server = user_server(checked)
+    if server is None:
+        return
+    import trio  # noqa: PLC0415 - slow to import, as above
+
+    from replicator.user_sources import server_faults  # noqa: PLC0415
+
+    try:
+        fault = trio.run(server_faults, server)
+    except ConfigError as error:
+        yield f"{file}: {error}"
+    else:
+        if fault is not None:
+            key, text = fault
+            yield f"{file}:{line_in_file(file, (checked.users.source.value, key))}: {key}: {text}"
 
 
 def _not_there_yet(checked: Config) -> Iterator[str]:

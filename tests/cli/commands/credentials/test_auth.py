@@ -22,9 +22,10 @@ def fail(served: ServedNode, user: str, times: int) -> None:
 def test_a_log_in_is_tried(served: ServedNode, invoke: Invoke) -> None:
     add_user(served.users_file, "alice", "secret", scheme="PLAIN")
     right = invoke("auth", "test", "Alice@example.org", "--url", served.url, typed="secret\n")
-    assert (right.exit_code, right.stdout) == (0, "Alice@example.org may log in, as alice\n")
+    origin = f"alice comes from {served.users_file}\n"
+    assert (right.exit_code, right.stdout) == (0, f"Alice@example.org may log in, as alice\n{origin}")
     wrong = invoke("auth", "test", "alice", "--password-stdin", "--url", served.url, typed="hunter2\n")
-    assert (wrong.exit_code, wrong.stdout) == (1, "alice may not log in: the password is wrong\n")
+    assert (wrong.exit_code, wrong.stdout) == (1, f"alice may not log in: the password is wrong\n{origin}")
     set_disabled(served.users_file, "alice", disabled=True)
     result = invoke("auth", "test", "alice", "--json", "--url", served.url, typed="secret\n")
     document = json.loads(result.stdout)
@@ -37,7 +38,7 @@ def test_a_log_in_is_tried_for_an_address(served: ServedNode, invoke: Invoke) ->
 
     def told(*options: str) -> tuple[int, str]:
         result = invoke("auth", "test", "alice", *options, "--url", served.url, typed="secret\n")
-        return result.exit_code, result.stdout
+        return result.exit_code, result.stdout.removesuffix(f"alice comes from {served.users_file}\n")
 
     assert told() == told("--address", "192.0.2.7") == (0, "alice may log in, from 192.0.2.0/24, ::1 only\n")
     refused = "alice may not log in: alice may log in from 192.0.2.0/24,::1 only, and not from 192.0.3.7\n"

@@ -45,6 +45,14 @@ async def test_user_is_disabled_listed_and_enabled(config: Path, invoke: Invoke)
     assert "no: disabled" in invoke("user", "list", "--long", "--config", config).stdout
     [account] = json.loads(invoke("user", "list", "--long", "--json", "--config", config).stdout)
     assert (account["user"], account["disabled"], account["cluster"]) == ("ann", True, None)
+    assert account["origin"] == str(config.parent / "users.passwd")
+    shown = invoke("user", "show", "Ann+x@Example.org", "--json", "--config", config)
+    assert json.loads(shown.stdout) == account
+    shown = invoke("user", "show", "ann", "--config", config)
+    assert "no: disabled" in shown.stdout
+    assert f"ann comes from {account['origin']}\n" in shown.stdout
+    nobody = invoke("user", "show", "eve", "--config", config)
+    assert (nobody.exit_code, "there is no user 'eve'" in nobody.stderr) == (1, True)
     assert invoke("user", "enable", "ann", "--config", config).exit_code == 0
     [account] = json.loads(invoke("user", "list", "--long", "--json", "--config", config).stdout)
     assert not account["disabled"]

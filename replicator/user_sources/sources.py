@@ -1,0 +1,73 @@
+"""The users of a configured server, and the trial of its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from replicator.config import EndpointConfig, LdapConfig
+from replicator.errors import ConfigError
+from replicator.runtime.environment import Abandoning
+from replicator.runtime.metrics import UserSourceMetrics
+from replicator.user_sources.endpoint import EndpointSource
+from replicator.users import NO_LIMITS, ExternalDirectory, QuotaLimits, SourceError, UserSource
+
+
+def users_of_server(
+    config: LdapConfig | EndpointConfig,
+    clock_ms: Callable[[], int],
+    registry: CollectorRegistry,
+    *,
+    quota: QuotaLimits = NO_LIMITS,
+    key: bytes | None = None,
+    masters: Path | None = None,
+    separator: str | None = None,
+) -> ExternalDirectory:
+    """Return the users of a server, which is not asked yet. The rest is as for `ExternalDirectory`.
+
+    Raises ConfigError if the library ldap3 is missing, or the file of a CA cannot be used.
+    """
+    try:
+        source = _source(config)
+    except SourceError as error:
+        kind = "endpoint" if isinstance(config, EndpointConfig) else "ldap"
+        raise ConfigError(f"[{kind}] ca: {error}") from error
+    return ExternalDirectory(
+        source,
+        found_s=config.cache_s,
+        missing_s=config.cache_missing_s,
+        quota=quota,
+        clock_ms=clock_ms,
+        key=key,
+        metrics=UserSourceMetrics(registry),
+        masters=masters,
+        separator=separator,
+    )
+
+
+async def server_faults(config: LdapConfig | EndpointConfig) -> tuple[str, str] | None:
+    """Ask the server about somebody. Return the key that does not work, and why; None: all is well.
+
+    Raises ConfigError if the library ldap3 is missing.
+    """
+    try:
+        with closing(_source(config)) as source:
+            await source.rehearse()
+    except SourceError as error:
+        return getattr(error, "key", "url"), str(error)
+    return None
+
+
+def _source(config: LdapConfig | EndpointConfig) -> UserSource:
+    """Return the server. Raises ConfigError if the library ldap3 is missing, SourceError if the CA's file is no use."""
+    if isinstance(config, EndpointConfig):
+        return EndpointSource(config)
+    try:
+        from replicator.user_sources.ldap import LdapSource  # noqa: PLC0415 - an extra, which may be missing
+    except ImportError as error:
+        text = "it needs the library ldap3: install mail-replicator with the extra `ldap`"
+        raise ConfigError(f"[ldap]: {text} ({error})") from error
+    return LdapSource(config, Abandoning())
