@@ -74,14 +74,14 @@ class LinkTable:
     `origin` names this run of the node. `clock_ms` is the wall clock, from which sequence numbers start. So the adverts
     of a restarted node win over those of its past runs, which used fewer than one number per millisecond.
 
-    `removed`: SIDs of nodes that have left the cluster for good; it may be replaced at any time.
+    `removed`: SIDs of nodes that have left the cluster for good.
     """
 
     def __init__(
         self, origin: str, clock_ms: Callable[[], int], priority: int, *, removed: Collection[str] = ()
     ) -> None:
         self.origin = origin
-        self.removed = removed
+        self._removed = removed
         self._clock_ms = clock_ms
         own = LinkAdvert(origin, priority, clock_ms(), ())
         self.sid = own.sid
@@ -109,6 +109,13 @@ class LinkTable:
         others = tuple(Flood(to, (advert,)) for to in self.neighbours if to != sid)
         table = tuple(advert for known, advert in self._adverts.items() if not self.is_gone(known))
         return self._update((*others, Flood(sid, table)))
+
+    def set_removed(self, removed: Collection[str]) -> LinkUpdate:
+        """Replace the SIDs of nodes that have left for good; pass on the adverts of those that count again."""
+        gone = [sid for sid in self._adverts if self.is_gone(sid)]
+        self._removed = removed
+        back = [self._adverts[sid] for sid in gone if not self.is_gone(sid)]
+        return self._update(self._flood(*back) if back else ())
 
     def neighbour_down(self, sid: str) -> LinkUpdate:
         """Remove a link."""
@@ -161,7 +168,7 @@ class LinkTable:
 
     def is_gone(self, sid: str) -> bool:
         """Return True for a node that has left the cluster for good and cannot be reached."""
-        return sid in self.removed and sid not in self._component
+        return sid in self._removed and sid not in self._component
 
     @property
     def component(self) -> tuple[str, ...]:
@@ -275,7 +282,7 @@ class LinkTable:
             self._edges, self._distances = edges, {}
         before, reached = (self._latest_runs, self._root), self._component
         self._component = tuple(sorted(_hops_to(edges, self.sid)))
-        if back := [sid for sid in self._component if sid in self.removed and sid not in reached]:
+        if back := [sid for sid in self._component if sid in self._removed and sid not in reached]:
             floods += self._flood(*(self._adverts[sid] for sid in back))  # they were passed on to nobody before
         self._latest_runs = {sid: self._latest_run(self._adverts[sid]) for sid in self._component}
         self._root = min((self._adverts[sid].priority, sid) for sid in self._component)

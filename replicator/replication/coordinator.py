@@ -283,7 +283,7 @@ class Coordinator:
         """
         node = replace(self.config.node, removed=config.node.removed)
         self.config = replace(self.config, node=node, peers=config.peers, durability=config.durability)
-        self.mastership.table.removed = config.node.removed
+        self.elections.set_removed(config.node.removed)
         self.durability.config = config.durability
         self.prestage.wanted = config.durability.copies - 1
         self.connections.set_peers(config.peers)

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocol.parser import LIST_MAX
 from protocol.values import Dot
 from replicator.store.checkpoints.checkpoint import (
     ROWS_AT_ONCE,
+    STAMPS_AT_ONCE,
     CheckpointReader,
     Home,
     checkpoint_name,
@@ -100,6 +102,14 @@ def test_rows_are_read_in_batches(count: int) -> None:
         assert len(change.rows) <= ROWS_AT_ONCE
 
 
+def test_rows_with_very_many_stamps_have_frames_of_their_own() -> None:
+    """A row keeps the stamps of flags that were removed; a thousand such rows are more than a frame may have."""
+    flags = {f"keyword-of-a-client-{number}": (5 << 16, "dc1", False) for number in range(2 * STAMPS_AT_ONCE // 3)}
+    many = [row._replace(flags=flags) for row in rows(5)]
+    changes = read(HEAD, *write_mailbox(HEAD, HISTORY, MailboxState(uidnext=9, context=dict(CONTEXT)), many))
+    assert [len(change.rows) for change in changes if isinstance(change, Merge)] == [2, 2, 1]
+
+
 def test_rows_are_consumed_while_the_checkpoint_is_written() -> None:
     taken = 0
 
@@ -156,6 +166,9 @@ def test_base_of_the_invalid_examples_is_valid() -> None:
         ((HEAD._replace(modseq=2**62), CONTEXT), "MODSEQ"),
         ((HEAD._replace(time=0), CONTEXT), "time"),
         ((HEAD._replace(dot=Dot("dc1.x", 0)), CONTEXT), "number"),
+        ((HEAD._replace(dot=Dot("evil", 9)), CONTEXT), "no origin"),
+        ((HEAD, (("dc1.x", 9), ("dc2 y.z", 3))), "no origin"),
+        ((HEAD, tuple((f"dc1.{number:05}", 1) for number in range(LIST_MAX + 1))), "its context is malformed"),
         ((HEAD._replace(user="bob"), CONTEXT), "of bob, contrary to its name"),
         ((HEAD._replace(dot=Dot("dc1.x", 8)), CONTEXT), "contrary to its name"),
         ((HEAD, 5), "its context is malformed"),

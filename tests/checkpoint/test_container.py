@@ -130,6 +130,18 @@ def test_zstd_bomb_is_refused_after_one_frame() -> None:
         next(frames)
 
 
+def test_object_of_a_peer_may_unpack_to_so_much_only() -> None:
+    data = sealed(bytes(range(256)) * 3, bytes(2**20 - 1000))
+    for limit, is_refused in ((2**20, False), (2**20 - 1000, True)):
+        reader = Unsealer("mail/a", ContainerKind.CHECKPOINT, plain_bytes_max=limit)
+        if is_refused:
+            with pytest.raises(UnreadableError, match="it unpacks to more than it may"):
+                list(reader.receive(data))
+        else:
+            assert len(list(reader.receive(data))) == 2
+            reader.finish()
+
+
 @pytest.mark.parametrize("frame", [b"", bytes(FRAME_BYTES_MAX + 1)])
 def test_empty_or_too_large_frame_is_not_sealed(frame: bytes) -> None:
     with pytest.raises(ValueError, match="a frame has 1 to"):

@@ -46,6 +46,9 @@ class Network:
         self.clocks_ms[sid] = clock_ms
         self.tables[sid] = self._table(sid)
 
+    def set_removed(self, here: str, removed: Collection[str]) -> None:
+        self._note(here, self.tables[here].set_removed(removed))
+
     def forge(self, here: str, advert: LinkAdvert) -> None:
         """Let the first neighbour forge this advert."""
         self.forged.append(advert)
@@ -355,7 +358,7 @@ def test_removed_node_that_is_reached_again_is_told_of_to_those_who_were_not_tol
     """While c could not be reached, b kept from a what it had heard of c; c says nothing new when d meets b."""
     net = network("abcd", ["bc", "cd"])
     for sid in "ab":
-        net.tables[sid].removed = {"c"}
+        net.tables[sid].set_removed({"c"})
     net.down("b", "c")
     net.settle()
     net.up("a", "b")
@@ -364,6 +367,22 @@ def test_removed_node_that_is_reached_again_is_told_of_to_those_who_were_not_tol
     net.up("b", "d")
     net.settle()
     assert net.tables["a"].component == net.tables["d"].component == ("a", "b", "c", "d")
+
+
+def test_advert_that_was_kept_back_is_passed_on_once_its_node_counts_again() -> None:
+    """All nodes must compute the same root at once, and c says nothing new when b is told that c has not left."""
+    net = network("abcd", ["bd", "cd"])
+    net.tables["b"].set_removed({"c"})
+    net.down("b", "d")
+    net.settle()
+    net.up("a", "b")
+    net.settle()
+    assert "c" not in adverts_of(net.tables["a"])
+    net.set_removed("b", ())
+    net.settle()
+    net.up("b", "d")
+    net.settle()
+    assert {net.tables[sid].component for sid in "abcd"} == {("a", "b", "c", "d")}
 
 
 # ---- several runs of one node ------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -15,10 +16,9 @@ import msgpack
 
 from protocol.commands import Content, FetchCheckpoints
 from protocol.stream_codec import ProtocolError
-from protocol.units import KIB
+from protocol.units import KIB, MIB
 from replicator.errors import HistoryError
 from replicator.replication.checkpoints.installation import adoption_of
-from replicator.replication.links.handshake import CHECKPOINTS
 from replicator.replication.links.link import PeerLink
 from replicator.replication.parallel import in_turns
 from replicator.store.checkpoints import catalog
@@ -37,100 +37,130 @@ from resync.entry import ID_BYTES
 log = logging.getLogger(__name__)
 
 TOGETHER = 64  # checkpoints in one request
-TOGETHER_BYTES = 64 * KIB  # of them: other replies queue behind no more (`link.OUTPUT_BYTES`)
-SMALL_BYTES = 64 * KIB  # of such a checkpoint: a mailbox of some 1,000 messages
+TOGETHER_BYTES = 64 * KIB  # of them, and one more: other replies queue behind no more (`link.OUTPUT_BYTES`)
+SMALL_BYTES = 64 * KIB  # of such a checkpoint
+SMALL_MESSAGES = 700  # of its mailbox: each has 48 octets or more that cannot be compressed
+PLAIN_BYTES_MAX = MIB  # that such a checkpoint may unpack to
 AT_ONCE = 4  # requests: the peer reads for some while others travel or are written
 
 _REPLY_BYTES = TOGETHER_BYTES + SMALL_BYTES + TOGETHER * KIB  # at most, with the heads
 
 
-async def take_over(
-    store: Store, link: PeerLink, chain_ids: Sequence[bytes], taken: Callable[[int], None]
-) -> list[bytes]:
-    """Take over mailboxes and trees that this node lacks from a neighbour; return the ids of those that are left.
+async def take_over(store: Store, link: PeerLink, chain_ids: Sequence[bytes], taken: Callable[[int], None]) -> None:
+    """Take over mailboxes and trees that this node lacks from a neighbour, in this order.
 
-    Left are those of which this node has something by now, and those with large checkpoints or without readable ones.
-    Calls `taken` with numbers of those taken over. Raises LinkDownError, MailError.
+    Passed over are those of which this node has something by now, and those with large checkpoints or none that can be
+    used. Calls `taken` with numbers of those taken over. Raises LinkDownError, MailError.
     """
-    if CHECKPOINTS not in link.hello.capabilities:
-        return list(chain_ids)
-    left: list[bytes] = []
+    unusable = Unusable()
 
     async def take(some: Sequence[bytes]) -> None:
         while some:
-            answered, found = await _ask(link, some)
-            done = await _install(store, found)
-            left.extend(chain_id for chain_id in some[: answered or len(some)] if chain_id not in done)
-            taken(len(done))
-            some = some[answered:] if answered else ()
+            answered, found = await _ask(link, some, unusable)
+            if not answered:
+                unusable.add(len(some), "no answer that can be read")
+                return
+            taken(await _install(store, found, unusable))
+            some = some[answered:]
 
     together = [chain_ids[start : start + TOGETHER] for start in range(0, len(chain_ids), TOGETHER)]
     await in_turns(take, together, AT_ONCE)
-    return left
+    if unusable.count:
+        log.warning(
+            "%d of %d checkpoints from %s cannot be used, so these mailboxes are compared one by one: %s",
+            unusable.count, len(chain_ids), link.sid, unusable.why,
+        )  # fmt: skip
 
 
-async def _ask(link: PeerLink, chain_ids: Sequence[bytes]) -> tuple[int, list[Adoption]]:
+@dataclass(slots=True)
+class Unusable:
+    """How many checkpoints could not be used, and why the first one could not."""
+
+    count: int = 0
+    why: str = ""
+
+    def add(self, count: int, why: str) -> None:
+        """Count some more."""
+        self.count += count
+        self.why = self.why or why
+
+
+async def _ask(link: PeerLink, chain_ids: Sequence[bytes], unusable: Unusable) -> tuple[int, list[Adoption]]:
     """Return how many of the first ids a neighbour answers, and the checkpoints that come; (0, []): no answer."""
     reply = await link.request(FetchCheckpoints(b"".join(chain_ids)))
     if not isinstance(reply, Content):
         return 0, []
-    return await link.run_in_thread(partial(_unpacked, reply.message, chain_ids))
+    answered, found, problems = await link.run_in_thread(partial(_unpacked, reply.message, chain_ids))
+    for problem in problems:
+        unusable.add(1, problem)
+    return answered, found
 
 
-def _unpacked(packed: bytes, chain_ids: Sequence[bytes]) -> tuple[int, list[Adoption]]:
-    """Return how many of the first ids a reply answers, and the checkpoints in it that can be read.
+def _unpacked(packed: bytes, chain_ids: Sequence[bytes]) -> tuple[int, list[Adoption], list[str]]:
+    """Return how many of the first ids a reply answers, its checkpoints, and why others in it cannot be used.
 
-    (0, []) if it cannot be read, or is larger than a node sends.
+    (0, [], []) if it cannot be read, or is larger than a node sends.
     """
     if len(packed) > _REPLY_BYTES:
-        return 0, []
+        return 0, [], []
     try:
         answers = msgpack.unpackb(packed, use_list=False, max_map_len=0, max_ext_len=0)
     except (msgpack.UnpackException, ValueError):
-        return 0, []
+        return 0, [], []
     if not isinstance(answers, tuple) or len(answers) > len(chain_ids):
-        return 0, []
-    found = map(_read, answers, chain_ids)
-    return len(answers), [adoption for adoption in found if adoption is not None]
+        return 0, [], []
+    found, problems = list[Adoption](), list[str]()
+    for answer, chain_id in zip(answers, chain_ids, strict=False):
+        try:
+            if answer is not None:
+                found.append(_read(answer, chain_id))
+        except (ValueError, UnreadableError) as error:
+            problems.append(str(error))
+    return len(answers), found, problems
 
 
-def _read(answer: object, chain_id: bytes) -> Adoption | None:
-    """Return the checkpoint in an answer; None if there is none that can be read."""
+def _read(answer: object, chain_id: bytes) -> Adoption:
+    """Return the checkpoint in an answer. Raises ValueError, UnreadableError."""
     match answer:
         case (fields, bytes(data)):
-            pass
+            head = head_from(fields)
         case _:
-            return None
-    try:
-        head = head_from(fields)
-        reader = CheckpointReader(f"a checkpoint of a mailbox of {head.user}", head)
-        changes = list(reader.receive(data))
-        reader.finish()
-    except (ValueError, UnreadableError) as error:
-        log.warning("a neighbour has sent a checkpoint that cannot be read: %s", error)
-        return None
-    return adoption_of(head, CheckpointContent(reader.history, changes)) if head.mailbox_id == chain_id else None
+            raise ValueError("an answer that is no checkpoint")
+    if head.mailbox_id != chain_id:
+        raise ValueError(f"a mailbox of {head.user} that was not asked for")
+    reader = CheckpointReader(f"a mailbox of {head.user}", head, plain_bytes_max=PLAIN_BYTES_MAX)
+    changes = list(reader.receive(data))
+    reader.finish()
+    return adoption_of(head, CheckpointContent(reader.history, changes))
 
 
-async def _install(store: Store, adoptions: Sequence[Adoption]) -> set[bytes]:
-    """Install checkpoints; return the ids of those that this node shows now. Raises MailError."""
+async def _install(store: Store, adoptions: Sequence[Adoption], unusable: Unusable) -> int:
+    """Install checkpoints; return how many this node has taken over. Raises MailError."""
     if not adoptions:
-        return set()
+        return 0
     try:
-        return await store.write(partial(_adopt_all, adoptions=adoptions))
-    except (HistoryError, DamageError) as error:
-        if len(adoptions) == 1:
-            log.warning("cannot take over a mailbox of %s by its checkpoint: %s", adoptions[0].key.user, error)
-            return set()
-    done: set[bytes] = set()
+        count, problems = await store.write(partial(_adopt_all, adoptions=adoptions))
+    except DamageError as error:  # nothing was written
+        if len(adoptions) > 1:
+            return sum([await _install(store, [adoption], unusable) for adoption in adoptions])
+        count, problems = 0, [str(error)]
+    for problem in problems:
+        unusable.add(1, problem)
+    return count
+
+
+def _adopt_all(tx: Transaction, adoptions: Sequence[Adoption]) -> tuple[int, list[str]]:
+    """Install those of which this node has nothing yet; return their number, and why others are refused.
+
+    Raises DamageError, which undoes the transaction.
+    """
+    count, problems = 0, list[str]()
     for adoption in adoptions:
-        done |= await _install(store, [adoption])
-    return done
-
-
-def _adopt_all(tx: Transaction, adoptions: Sequence[Adoption]) -> set[bytes]:
-    """Install those of which this node has nothing yet; return their ids. Raises HistoryError, DamageError."""
-    return {adoption.key.mailbox_id for adoption in adoptions if adopt(tx, adoption)}
+        try:
+            count += adopt(tx, adoption)
+        except HistoryError as error:  # before it changed anything
+            problems.append(str(error))
+    return count, problems
 
 
 async def answer(store: Store, asked: FetchCheckpoints) -> Content:
@@ -148,24 +178,27 @@ async def answer(store: Store, asked: FetchCheckpoints) -> Content:
 
 
 def _packed(connection: Connection, chain_ids: Sequence[bytes], now_ms: int) -> bytes:
+    """Return the answers for the first of these ids, packed: as many as have room, but one at least."""
     answers: list[tuple[NamedHead, bytes] | None] = []
     room = TOGETHER_BYTES
     with queries.at_one_moment(connection):
         for chain_id in chain_ids:
-            found = _small(connection, chain_id, now_ms)
-            if found is not None and answers and len(found[1]) > room:
+            made, read_bytes = _small(connection, chain_id, now_ms)
+            answers.append(made)
+            room -= read_bytes
+            if room <= 0:
                 break
-            answers.append(found)
-            room -= len(found[1]) if found else 0
     return cast("bytes", msgpack.packb(answers))
 
 
-def _small(connection: Connection, chain_id: bytes, now_ms: int) -> tuple[NamedHead, bytes] | None:
-    """Return a chain's head and checkpoint; None if it has none, or is large or damaged."""
+def _small(connection: Connection, chain_id: bytes, now_ms: int) -> tuple[tuple[NamedHead, bytes] | None, int]:
+    """Return a chain's head and checkpoint, None if it is large, damaged or not there; and how many bytes were made."""
     try:
-        made = catalog.checkpoint_of(connection, chain_id, now_ms)
-        data = None if made is None else made.joined(SMALL_BYTES)
+        made = catalog.checkpoint_of(connection, chain_id, now_ms, messages_max=SMALL_MESSAGES)
+        if made is None:
+            return None, 0
+        data = made.joined(SMALL_BYTES)
     except DatabaseDamagedError as error:
         log.warning("cannot send a checkpoint: %s", error)
-        return None
-    return None if made is None or data is None else (made.head, data)
+        return None, 0
+    return (None, SMALL_BYTES) if data is None else ((made.head, data), len(data))

@@ -25,6 +25,7 @@ from replicator.replication.checkpoints import peer_checkpoints
 from replicator.replication.convergence import sync_client
 from replicator.replication.convergence.fork_merge import name_of
 from replicator.replication.convergence.reconciliation import Outcome, Reconciliation
+from replicator.replication.links.handshake import CHECKPOINTS
 from replicator.replication.links.link import LinkDownError
 from replicator.replication.mastership.mastership import Mastership
 from replicator.replication.parallel import in_turns
@@ -104,17 +105,15 @@ class StateTransfer:
 
     async def _take_over(self, sid: str) -> None:
         """Take over what one peer shows. Raises MailError or LinkDownError."""
+        await self._take_over_missing(sid)
         async with sync_client.node_difference(self._store, self._mastership, sid) as difference:
-            if not covers(self._claimed(sid), difference.collected):
-                # This node would never take the entries of that name when they are numbered. An ACK is repeated, this
-                # not.
-                raise UnavailableError(
-                    f"{sid} claims to have removed entries from its log that it has not acknowledged"
-                )
-            self.done, self.total = 0, len(difference)
-            log.info("the log of %s no longer has entries that this node lacks: comparing %d mailboxes and trees with"
-                     " it", sid, self.total)  # fmt: skip
-            remaining = await difference.keys(await self._take_over_missing(sid, difference.missing))
+            collected, remaining = difference.collected, await difference.keys()
+        if not covers(self._claimed(sid), collected):
+            # This node would never take the entries of that name when they are numbered. An ACK is repeated, this not.
+            raise UnavailableError(f"{sid} claims to have removed entries from its log that it has not acknowledged")
+        self.done, self.total = 0, len(remaining)
+        log.info("the log of %s no longer has entries that this node lacks: comparing %d mailboxes and trees with it",
+                 sid, self.total)  # fmt: skip
         left: list[MailboxKey] = []
         for _ in range(ROUNDS):
             remaining = await self._compare(sid, remaining, left)
@@ -130,19 +129,24 @@ class StateTransfer:
                         " `replicator resync %s`",
                         await name_of(self._store, key), sid, timing.STATE_TRANSFER_LEFT_EVERY_S, key.user)  # fmt: skip
         # That node may itself have postponed state that it does not show yet.
-        everything = () if self._has_settled(sid, difference.collected) else (EVERYTHING,)
-        await self._begin_log_after(difference.collected, (*left, *remaining, *everything), is_proof=bool(left))
+        everything = () if self._has_settled(sid, collected) else (EVERYTHING,)
+        await self._begin_log_after(collected, (*left, *remaining, *everything), is_proof=bool(left))
         log.info("this node now shows everything else that %s has removed from its log", sid)
 
-    async def _take_over_missing(self, sid: str, missing: Sequence[bytes]) -> Sequence[bytes]:
-        """Take over mailboxes and trees of which this node has nothing, by checkpoints; return those that are left.
+    async def _take_over_missing(self, sid: str) -> None:
+        """Take over mailboxes and trees of which this node has nothing, as far as a neighbour has checkpoints of them.
 
-        Only a neighbour can be asked for these. Raises MailError or LinkDownError.
+        Raises MailError or LinkDownError.
         """
         link = self._mastership.toward(sid)
-        if link is None or link.sid != sid:
-            return missing
-        return await peer_checkpoints.take_over(self._store, link, missing, self._note_done)
+        if link is None or link.sid != sid or CHECKPOINTS not in link.hello.capabilities:
+            return
+        async with sync_client.node_difference(self._store, self._mastership, sid) as difference:
+            missing = await difference.missing_trees_first()
+        self.done, self.total = 0, len(missing)
+        if missing:
+            log.info("taking over %d mailboxes and trees that this node lacks from %s", self.total, sid)
+            await peer_checkpoints.take_over(self._store, link, missing, self._note_done)
 
     def _note_done(self, count: int) -> None:
         self.done += count

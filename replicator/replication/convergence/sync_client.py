@@ -7,7 +7,7 @@ changes meanwhile, the next try starts from what the previous one learned.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -92,17 +92,26 @@ class NodeDifference:
     def __len__(self) -> int:
         return len(self.known) + len(self.missing)
 
-    async def keys(self, missing: Collection[bytes] | None = None) -> list[MailboxKey]:
-        """Return the keys of all that differ, or of only these missing ones besides the known; trees first.
-
-        Raises UnavailableError, LinkDownError.
-        """
-        try:
-            names = await self._asked.names(self.missing if missing is None else missing)
-        except ValueError as error:
-            raise UnavailableError(f"{self._asked.sid} reports inconsistent mailboxes: {error}") from None
-        keys = [*self.known, *(MailboxKey(*name) for name in names)]
+    async def keys(self) -> list[MailboxKey]:
+        """Return the keys of all that differ, trees first. Raises UnavailableError, LinkDownError."""
+        keys = [*self.known, *[MailboxKey(*name) async for name in self._names()]]
         return sorted(keys, key=lambda key: (key.uidvalidity > 0, key))
+
+    async def missing_trees_first(self) -> list[bytes]:
+        """Return the ids of those that are missing here, trees first. Raises UnavailableError, LinkDownError."""
+        mailboxes, trees = list[bytes](), list[bytes]()
+        async for name in self._names():
+            (mailboxes if name.uidvalidity else trees).append(name.mailbox_id)
+        return trees + mailboxes
+
+    async def _names(self) -> AsyncIterator[ChainName]:
+        for start in range(0, len(self.missing), ROWS_AT_ONCE):
+            try:
+                names = await self._asked.names(self.missing[start : start + ROWS_AT_ONCE])
+            except ValueError as error:
+                raise UnavailableError(f"{self._asked.sid} reports inconsistent mailboxes: {error}") from None
+            for name in names:
+                yield name
 
 
 async def learn(
@@ -174,8 +183,11 @@ async def node_difference(store: Store, mastership: Mastership, sid: str) -> Asy
     known = [*difference.only_ours, *difference.differing]
     here = await store.read(lambda reader: [chains.load(reader, chain_id) for chain_id in known])
     keys = tuple(MailboxKey(chain.user, chain.id, chain.uidvalidity) for chain in here if chain is not None)
-    yield NodeDifference(keys, tuple(difference.only_theirs), context_of(asked.snapshot.context), asked)
-    await asked.end()
+    try:
+        yield NodeDifference(keys, tuple(difference.only_theirs), context_of(asked.snapshot.context), asked)
+    finally:
+        with suppress(LinkDownError):
+            await asked.end()
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,14 +124,18 @@ def contexts(connection: sqlite3.Connection, after: bytes) -> tuple[dict[str, in
     return seen, last
 
 
-def checkpoint_of(connection: sqlite3.Connection, chain_id: bytes, now_ms: int) -> Checkpoint | None:
-    """Return a checkpoint of a chain's state, or None without a head. The caller begins and ends the transaction.
+def checkpoint_of(
+    connection: sqlite3.Connection, chain_id: bytes, now_ms: int, *, messages_max: int | None = None
+) -> Checkpoint | None:
+    """Return a checkpoint of a chain's state; None without a head, or with more messages than `messages_max`.
+
+    The caller begins and ends the transaction.
 
     `now_ms` is the time used for a head whose entry is not in the log. Raises DatabaseDamagedError, possibly only at
     the end of the data: a damaged state is not sealed, since the log may then be all that can repair it.
     """
     chain = chains.load(connection, chain_id)
-    if chain is None or chain.head is None:
+    if chain is None or chain.head is None or (messages_max is not None and chain.messages > messages_max):
         return None
     row = connection.execute("SELECT time FROM log WHERE origin = ? AND seq = ?", chain.head).fetchone()
     time = row[0] if row else max(1, now_ms) << 16

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from itertools import chain, islice
+from itertools import chain
 from typing import NamedTuple, TypeVar, cast
 from urllib.parse import quote
 
 import msgpack
 
+from protocol.parser import LIST_MAX, terminal
 from protocol.values import Dot, context_of
 from replicator.store.checkpoints.container import ContainerKind, Unsealer, seal
 from replicator.store.db.entry_validation import NUMBER_MAX, NamedHead, is_well_formed, why_not_head
@@ -32,6 +33,7 @@ from resync.state import MailboxState
 T = TypeVar("T")
 
 ROWS_AT_ONCE = 1000  # in a frame: some 200 KiB
+STAMPS_AT_ONCE = 20_000  # of flags and further placements, in a frame: some 2 MiB
 NAMES_MAX = 1 << 20  # of a tree: a hundred times a user's limit, to include deleted ones
 LABEL_CHARS = 80  # per level of a name: file systems limit one to 255 bytes; three times what most users' names need
 
@@ -89,11 +91,22 @@ def write_mailbox(head: NamedHead, history: bytes, shown: state.Head, rows: Iter
 
     `rows`: all rows shown at the head, by UID; they are consumed along with the pieces.
     """
-    uidnext, risen, remaining = shown.uidnext, shown.risen, iter(rows)
-    first = tuple(islice(remaining, ROWS_AT_ONCE))
-    further = iter(lambda: tuple(islice(remaining, ROWS_AT_ONCE)), ())
-    changes = (Merge(uidnext, risen, (), some, ()) for some in chain([first], further))
+    some = _in_frames(rows)
+    changes = (Merge(shown.uidnext, shown.risen, (), frame, ()) for frame in chain([next(some, ())], some))
     return _write(head, history, shown.context, changes)
+
+
+def _in_frames(rows: Iterable[Row]) -> Iterator[tuple[Row, ...]]:
+    """Yield the rows in groups of a frame each. Rows keep the stamps of removed flags, so their sizes vary."""
+    frame, stamps = list[Row](), 0
+    for row in rows:
+        frame.append(row)
+        stamps += len(row.flags) + len(row.also)
+        if len(frame) >= ROWS_AT_ONCE or stamps >= STAMPS_AT_ONCE:
+            yield tuple(frame)
+            frame, stamps = [], 0
+    if frame:
+        yield tuple(frame)
 
 
 def write_tree(head: NamedHead, history: bytes, tree: TreeState) -> Iterator[bytes]:
@@ -128,11 +141,11 @@ class CheckpointReader:
     """The reader of one object: `receive` its bytes in order, then `finish`. Raises UnreadableError.
 
     `head` is the head that the object must have; `history` is known with the first change. The reader keeps GUIDs and
-    names, 100 bytes a row, and nothing else of its output.
+    names, 100 bytes a row, and nothing else of its output. `plain_bytes_max`: see `Unsealer`.
     """
 
-    def __init__(self, name: str, head: NamedHead) -> None:
-        self._sealed = Unsealer(name, ContainerKind.CHECKPOINT)
+    def __init__(self, name: str, head: NamedHead, *, plain_bytes_max: int | None = None) -> None:
+        self._sealed = Unsealer(name, ContainerKind.CHECKPOINT, plain_bytes_max=plain_bytes_max)
         self._head = head
         self.history = anchor(head.dot)
         self._context: tuple[Dot, ...] | None = None
@@ -266,6 +279,8 @@ def head_from(fields: object) -> NamedHead:
             problem = why_not_head(head)
             if problem:
                 raise ValueError(f"its head {problem}")
+            if not _is_origin(origin):
+                raise ValueError("its head is of no origin")
             return head
         case _:
             raise ValueError("its head has values of wrong types")
@@ -281,10 +296,17 @@ def _history_from(history: object) -> bytes:
 def context_from(fields: object) -> tuple[Dot, ...]:
     """Return a context that was packed as ordered pairs. Raises ValueError if it cannot be one."""
     dots: list[Dot] = []
-    for pair in fields if isinstance(fields, tuple) else (None,):
+    for pair in fields if isinstance(fields, tuple) and len(fields) <= LIST_MAX else (None,):
         match pair:
             case (str(origin), int(seq)) if 0 < seq < NUMBER_MAX and (not dots or origin > dots[-1].origin):
                 dots.append(Dot(origin, seq))
             case _:
                 raise ValueError("its context is malformed")
+    if not all(_is_origin(dot.origin) for dot in dots):
+        raise ValueError("its context names what is no origin")
     return tuple(dots)
+
+
+def _is_origin(text: str) -> bool:
+    """Return True for what links can carry as an origin."""
+    return terminal("ORIGIN").fullmatch(text) is not None

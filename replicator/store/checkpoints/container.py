@@ -14,10 +14,10 @@ output is to be trusted only once it has read to the end, where the checksum sta
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from hashlib import sha256
-from itertools import chain
 
 import zstandard
 
@@ -53,7 +53,7 @@ def seal(kind: ContainerKind, frames: Iterable[bytes]) -> Iterator[bytes]:
     head = MAGIC + kind.value + VERSION.to_bytes(2)
     checksum = sha256(head)
     yield head
-    for piece in _compressed(_framed(frames)):
+    for piece in filter(None, _compressed(_framed(frames))):
         checksum.update(piece)
         yield piece
     yield checksum.digest()
@@ -69,30 +69,33 @@ def _framed(frames: Iterable[bytes]) -> Iterator[bytes]:
 
 def _compressed(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Yield a zstd frame of the pieces. A small one is made at once, which needs no window on either side."""
-    begin = bytearray()
+    begin, begin_bytes = list[bytes](), 0
     for piece in pieces:
-        begin += piece
-        if len(begin) > AT_ONCE_BYTES:
+        begin.append(piece)
+        begin_bytes += len(piece)
+        if begin_bytes > AT_ONCE_BYTES:
             break
     else:
-        yield zstandard.ZstdCompressor(level=COMPRESSION_LEVEL).compress(begin)
+        yield zstandard.ZstdCompressor(level=COMPRESSION_LEVEL).compress(b"".join(begin))
         return
     parameters = zstandard.ZstdCompressionParameters.from_level(COMPRESSION_LEVEL, window_log=WINDOW_LOG)
     compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-    for plain in chain([bytes(begin)], pieces):
-        if piece := compressor.compress(plain):
-            yield piece
+    while begin:
+        yield compressor.compress(begin.pop(0))
+    yield from map(compressor.compress, pieces)
     yield compressor.flush()
 
 
 class Unsealer:
     """The reader of one object: `receive` its bytes in order, then `finish`. All errors are UnreadableError.
 
-    `name` is the object's name in error texts.
+    `name` is the object's name in error texts. `plain_bytes_max` limits what the object may unpack to, for one that a
+    peer has sent: a few bytes can stand for very many.
     """
 
-    def __init__(self, name: str, kind: ContainerKind) -> None:
+    def __init__(self, name: str, kind: ContainerKind, *, plain_bytes_max: int | None = None) -> None:
         self._name, self._kind = name, kind
+        self._plain_bytes_left = math.inf if plain_bytes_max is None else plain_bytes_max
         self._head = bytearray()
         self._held = bytearray()  # the last bytes received: the checksum, if no more follow
         self._checksum = sha256()
@@ -143,9 +146,13 @@ class Unsealer:
         if self._decompressor.eof:
             raise self.refusal("it has data after its end")
         try:
-            self._plain += self._decompressor.decompress(data)
+            plain = self._decompressor.decompress(data)
         except zstandard.ZstdError as error:
             raise self.refusal(str(error)) from None
+        self._plain += plain
+        self._plain_bytes_left -= len(plain)
+        if self._plain_bytes_left < 0:
+            raise self.refusal("it unpacks to more than it may")
         if self._decompressor.unused_data:
             raise self.refusal("it has data after its end")
 

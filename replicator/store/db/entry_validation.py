@@ -342,12 +342,16 @@ def _in_tree(tx: Transaction, chain: Chain, entry: Entry) -> str | None:
         tree.apply(entry)
     except ContradictionError as error:
         return str(error)
-    if any(_is_folder(tx, mailbox_id) for mailbox_id in tree.folders.keys() - known):
+    if any(_is_of_another(tx, mailbox_id, entry.user) for mailbox_id in tree.folders.keys() - known):
         return "a mailbox id that belongs to another user's folder"
     tx.memory.tree = chain.id, entry.dot, tree
     return None
 
 
-def _is_folder(tx: Transaction, mailbox_id: bytes) -> bool:
+def _is_of_another(tx: Transaction, mailbox_id: bytes, user: str) -> bool:
+    """Return True if the id is that of a folder in a tree, or of another user's mailbox; a tree may come after it."""
     query = "SELECT 1 FROM folder WHERE mailbox_id = ?"
-    return tx.connection.execute(query, (mailbox_id,)).fetchone() is not None
+    if tx.connection.execute(query, (mailbox_id,)).fetchone() is not None:
+        return True
+    mailbox = tx.chain(mailbox_id)
+    return mailbox is not None and mailbox.user != user

@@ -12,7 +12,6 @@ from protocol.commands import Done, Snapshot
 from protocol.values import Dot, UidSet
 from replicator.config import UidConflict
 from replicator.replication import timing
-from replicator.replication.checkpoints import peer_checkpoints
 from replicator.replication.convergence import fork_merge, state_transfer
 from replicator.replication.convergence.reconciliation import Outcome, Reconciliation
 from replicator.replication.convergence.state_transfer import StateTransfer
@@ -167,7 +166,7 @@ async def test_body_of_a_message_moved_during_the_transfer_is_fetched(
         await one.mail.create_folder(USER, "Work")
         await one.save("other", "Work")
         await forget_log(one)
-        monkeypatch.setattr(peer_checkpoints, "CHECKPOINTS", "OTHER")  # one mailbox after the other
+        monkeypatch.setattr(state_transfer, "CHECKPOINTS", "OTHER")  # one mailbox after the other
         inbox, work = await one.inbox(), await one.mail.folder(USER, "Work")
         reconcile, taken_over = Reconciliation.reconcile, trio.Event()
 
