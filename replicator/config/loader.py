@@ -22,6 +22,7 @@ from replicator.config.model import (
     Config,
     ConflictConfig,
     ContentConfig,
+    DovecotConfig,
     DurabilityConfig,
     EndpointConfig,
     HttpConfig,
@@ -110,6 +111,7 @@ def load_config(path: Path, *, serving: bool = False, text: str | None = None) -
         oauth=_oauth(source.section("oauth"), file),
         ldap=_ldap(source.section("ldap"), file),
         endpoint=_endpoint(source.section("endpoint"), file),
+        dovecot=_dovecot(source.section("dovecot"), directory),
         limits=_limits(source.section("limits")),
         http=_http(source.section("http"), directory),
         workers=_workers(source.section("workers")),
@@ -137,7 +139,7 @@ def _users(section: Section, directory: Path, node: NodeConfig) -> UsersConfig:
     if source is UserSource.FILE:
         file = named or default_config(node.id, directory).users.passwd_file
         return UsersConfig(file, source, masters, separator)
-    if source in {UserSource.LDAP, UserSource.ENDPOINT}:
+    if source.is_server:
         if named is not None:
             text = f'users come from the server of [{source}] (source = "{source}"); remove this key'
             section.problem("passwd_file", text)
@@ -378,6 +380,24 @@ def _endpoint(section: Section, file: Callable[[object], Path]) -> EndpointConfi
     return endpoint
 
 
+def _dovecot(section: Section, directory: Path) -> DovecotConfig | None:
+    if not section.given:
+        for key in fields(DovecotConfig):
+            section.take(key.name.removesuffix("_s"), values.text, None)
+        return None
+    defaults = DovecotConfig(directory, directory)
+    socket = values.path(directory)
+    return DovecotConfig(
+        userdb=section.take_required("userdb", socket, Path("/run/dovecot/auth-userdb")),
+        auth=section.take_required("auth", socket, Path("/run/dovecot/auth-client")),
+        timeout_s=section.take("timeout", values.duration(0.1, SERVER_TIMEOUT_MAX_S), defaults.timeout_s),
+        cache_s=section.take("cache", values.duration(1.0, SERVER_CACHE_MAX_S), defaults.cache_s),
+        cache_missing_s=section.take(
+            "cache_missing", values.duration(1.0, SERVER_CACHE_MAX_S), defaults.cache_missing_s
+        ),
+    )
+
+
 def _http(section: Section, directory: Path) -> HttpConfig:
     return HttpConfig(
         tokens=section.take("tokens", values.path(directory), None),
@@ -436,7 +456,7 @@ def _check_listeners(source: Source, config: Config) -> None:
 def _check_user_server(source: Source, config: Config) -> None:
     """Check that a server of users has its section, and that a site of clusters has no such source."""
     kind = config.users.source
-    if kind not in {UserSource.LDAP, UserSource.ENDPOINT}:
+    if not kind.is_server:
         return
     if user_server(config) is None:
         source.problem(("users", "source"), f"source: users come from a server, so add a section [{kind}]")

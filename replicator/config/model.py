@@ -150,6 +150,12 @@ class UserSource(StrEnum):
     CLUSTER = "cluster"
     LDAP = "ldap"
     ENDPOINT = "endpoint"
+    DOVECOT = "dovecot"
+
+    @property
+    def is_server(self) -> bool:
+        """True if a server knows the users, which has a section of this name."""
+        return self in {UserSource.LDAP, UserSource.ENDPOINT, UserSource.DOVECOT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +205,11 @@ class LdapConfig:
     cache_missing_s: float = 10.0
 
     @property
+    def name(self) -> str:
+        """The server, for messages."""
+        return self.url
+
+    @property
     def host(self) -> str:
         """The server's name, or its IP address."""
         return urlsplit(self.url).hostname or ""
@@ -228,6 +239,34 @@ class EndpointConfig:
     timeout_s: float = 5.0
     cache_s: float = 60.0
     cache_missing_s: float = 10.0
+
+    @property
+    def name(self) -> str:
+        """The program, for messages: its URL without the query, which may have a secret in it."""
+        return urlsplit(self.url)._replace(query="").geturl()
+
+
+@dataclass(frozen=True, slots=True)
+class DovecotConfig:
+    """A Dovecot on this machine that knows the users. `userdb`, `auth`: its sockets `auth-userdb` and `auth-client`.
+
+    `timeout_s`, `cache_s`, `cache_missing_s`: as those of `LdapConfig`.
+    """
+
+    userdb: Path
+    auth: Path
+    timeout_s: float = 5.0
+    cache_s: float = 60.0
+    cache_missing_s: float = 10.0
+
+    @property
+    def name(self) -> str:
+        """The Dovecot, for messages."""
+        return f"Dovecot at {self.userdb}"
+
+
+UserServerConfig = LdapConfig | EndpointConfig | DovecotConfig
+"""A server that knows the users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,19 +526,22 @@ class Config:
     oauth: OauthConfig | None = None
     ldap: LdapConfig | None = None
     endpoint: EndpointConfig | None = None
+    dovecot: DovecotConfig | None = None
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
     workers: WorkersConfig = field(default_factory=WorkersConfig)
     lmtp: LmtpConfig = field(default_factory=LmtpConfig)
 
 
-def user_server(config: Config) -> LdapConfig | EndpointConfig | None:
+def user_server(config: Config) -> UserServerConfig | None:
     """Return the server that knows the users; None: they come from a file or from the cluster."""
     match config.users.source:
         case UserSource.LDAP:
             return config.ldap
         case UserSource.ENDPOINT:
             return config.endpoint
+        case UserSource.DOVECOT:
+            return config.dovecot
         case _:
             return None
 

@@ -14,6 +14,7 @@ from replicator.config.model import (
     ClientCertificatesConfig,
     ClusterConfig,
     Config,
+    DovecotConfig,
     EndpointConfig,
     HttpConfig,
     LdapConfig,
@@ -24,6 +25,7 @@ from replicator.config.model import (
     QuotaConfig,
     TlsConfig,
     UsersConfig,
+    UserServerConfig,
     UserSource,
 )
 from replicator.config.values import DURATION_UNITS_S
@@ -62,6 +64,8 @@ def config_text(config: Config, directory: Path) -> str:
         sections.append(_ldap(config.ldap, directory))
     if config.endpoint is not None:
         sections.append(_endpoint(config.endpoint, directory))
+    if config.dovecot is not None:
+        sections.append(_dovecot(config.dovecot, directory))
     if config.limits != LimitsConfig():
         sections.append(_limits(config.limits))
     sections.append(_quota(config.quota))
@@ -111,7 +115,7 @@ def _writes(config: Config) -> str:
 
 def _users(users: UsersConfig, directory: Path) -> str:
     lines = ["[users]"]
-    if users.source in {UserSource.LDAP, UserSource.ENDPOINT}:
+    if users.source.is_server:
         lines.append(f"source = {_quoted(users.source)}    # see [{users.source}]")
     elif users.source is UserSource.CLUSTER:
         lines.append('source = "cluster"    # the same at all nodes; see `replicator user`')
@@ -226,7 +230,15 @@ def _endpoint(endpoint: EndpointConfig, directory: Path) -> str:
     )
 
 
-def _patience(server: LdapConfig | EndpointConfig) -> str:
+def _dovecot(dovecot: DovecotConfig, directory: Path) -> str:
+    return (
+        "[dovecot]    # the Dovecot that knows the users\n"
+        f"userdb = {_path(dovecot.userdb, directory)}    # its socket auth-userdb\n"
+        f"auth = {_path(dovecot.auth, directory)}    # its socket auth-client\n" + _patience(dovecot)
+    )
+
+
+def _patience(server: UserServerConfig) -> str:
     return (
         f"timeout = {_duration(server.timeout_s)}\n"
         f"cache = {_duration(server.cache_s)}    # how long an answer about a user is good\n"

@@ -11,7 +11,6 @@ import secrets
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import trio
 
@@ -41,7 +40,7 @@ class EndpointSource:
 
     def __init__(self, config: EndpointConfig) -> None:
         self._config = config
-        self.name = urlsplit(config.url)._replace(query="").geturl()  # a query may have a secret in it
+        self.name = config.name
         try:
             is_https = config.url.startswith("https:")
             self._context = ssl.create_default_context(cafile=config.ca) if is_https else None

@@ -138,7 +138,7 @@ class LdapSource:
         self._run_in_thread = run_in_thread
         self._idle: deque[_Idle] = deque()  # threads take and put: its methods are atomic
         self._is_closed = False
-        self.name = config.url
+        self.name = config.name
         self._tls = self._made_tls()
 
     async def look_up(self, name: str) -> Found | None:

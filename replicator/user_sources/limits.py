@@ -8,8 +8,8 @@ from replicator.runtime.sizes import MESSAGES_MAX, SIZE_MAX_BYTES, parse_size
 def quota_of(value: str) -> dict[str, int | None]:
     """Return the limits of an attribute's value: a size, octets, or a rule of Dovecot's. Raises ValueError.
 
-    Sizes are such as `500MiB`, and Dovecot's `*:storage=1G` or `*:messages=1000`; 0 and `none` mean no limit. In a rule,
-    `storage` without a unit is in KiB, and `bytes` in octets.
+    Sizes are such as `500MiB`, and Dovecot's `*:storage=1G` or `*:messages=1000`; 0 and `none` mean no limit. In such
+    rules, `storage` without a unit is in KiB, and `bytes` in octets.
     """
     limits: dict[str, int | None] = {}
     for word in value.strip().removeprefix("*:").split(":"):

@@ -8,16 +8,17 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from replicator.config import EndpointConfig, LdapConfig
+from replicator.config import DovecotConfig, EndpointConfig, UserServerConfig
 from replicator.errors import ConfigError
 from replicator.runtime.environment import Abandoning
 from replicator.runtime.metrics import UserSourceMetrics
+from replicator.user_sources.dovecot import DovecotSource
 from replicator.user_sources.endpoint import EndpointSource
 from replicator.users import NO_LIMITS, ExternalDirectory, QuotaLimits, SourceError, UserSource
 
 
 def users_of_server(
-    config: LdapConfig | EndpointConfig,
+    config: UserServerConfig,
     clock_ms: Callable[[], int],
     registry: CollectorRegistry,
     *,
@@ -48,7 +49,7 @@ def users_of_server(
     )
 
 
-async def server_faults(config: LdapConfig | EndpointConfig) -> tuple[str, str] | None:
+async def server_faults(config: UserServerConfig) -> tuple[str, str] | None:
     """Ask the server about somebody. Return the key that does not work, and why; None: all is well.
 
     Raises ConfigError if the library ldap3 is missing.
@@ -61,10 +62,12 @@ async def server_faults(config: LdapConfig | EndpointConfig) -> tuple[str, str] 
     return None
 
 
-def _source(config: LdapConfig | EndpointConfig) -> UserSource:
+def _source(config: UserServerConfig) -> UserSource:
     """Return the server. Raises ConfigError if the library ldap3 is missing, SourceError if the CA's file is no use."""
     if isinstance(config, EndpointConfig):
         return EndpointSource(config)
+    if isinstance(config, DovecotConfig):
+        return DovecotSource(config)
     try:
         from replicator.user_sources.ldap import LdapSource  # noqa: PLC0415 - an extra, which may be missing
     except ImportError as error:

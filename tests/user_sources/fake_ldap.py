@@ -23,7 +23,7 @@ def tagged(tag: int, *content: bytes) -> bytes:
 
 def message(number: int, operation: bytes) -> bytes:
     """Return a message of LDAP."""
-    return tagged(0x30, tagged(0x02, bytes([number])), operation)
+    return tagged(0x30, tagged(0x02, number.to_bytes(5, "big")), operation)
 
 
 def result(number: int, operation: int, code: int = 0) -> bytes:
@@ -46,7 +46,8 @@ async def fake_ldap(serve: Serve) -> AsyncIterator[str]:
             async with stream:
                 while request := await stream.receive_some(65536):
                     start = 2 + (request[1] & 0x7F if request[1] & 0x80 else 0)
-                    operation, number = request[start + 3], request[start + 2]
+                    end = start + 2 + request[start + 1]
+                    operation, number = request[end], int.from_bytes(request[start + 2 : end], "big")
                     if operation != UNBIND:
                         await serve(stream, operation, number)
         except trio.BrokenResourceError:

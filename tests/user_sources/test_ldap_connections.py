@@ -133,14 +133,15 @@ async def test_connection_is_closed_once_nobody_waits_for_the_answer() -> None:
     ("code", "fails"), [(0, False), (49, False), (80, False), (8, False), (1, False), (BUSY, True), (UNAVAILABLE, True)]
 )
 async def test_answer_to_one_log_in_is_no_failure_of_the_server(code: int, *, fails: bool) -> None:
+    searched = trio.Event()
+
     async def serve(stream: trio.SocketStream, operation: int, number: int) -> None:
         found = entry(number, b"uid=alice,dc=x", b"uid", b"alice") if operation == SEARCH else b""
-        nonlocal searched
-        is_check = operation == BIND and searched
-        searched = searched or operation == SEARCH
+        is_check = operation == BIND and searched.is_set()
+        if operation == SEARCH:
+            searched.set()
         await stream.send_all(found + result(number, operation, code if is_check else 0))
 
-    searched = False
     async with fake_ldap(serve) as url:
         users = users_of_server(LdapConfig(url, "dc=x", "(uid=%u)", "uid"), lambda: 1_000, CollectorRegistry())
         outcome = "refused"

@@ -190,7 +190,7 @@ def user() -> None:
 
     The command asks for a password; without a terminal, it reads the first line of standard input. Users are those of
     the node's passwd-file, or with `source = "cluster"` in [users] those of all nodes of the cluster; then the node
-    must run. Users of a server (`source = "ldap"`, `source = "endpoint"`) are listed and shown only.
+    must run. Users of a server (`source = "ldap"`, "endpoint" or "dovecot") are listed and shown only.
     """
 
 
@@ -291,7 +291,7 @@ def _tell_if_some(config_file: Path) -> None:
     config = config_argument(config_file)
     server = user_server(config)
     if server is not None:
-        text = f"users come from {server.url}, which is not asked for all: {config.node.id} has found these lately"
+        text = f"users come from {server.name}, which is not asked for all: {config.node.id} has found these lately"
         click.echo(text, err=True)
 
 
