@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
@@ -97,6 +97,11 @@ class Elections:
     def link_down(self, sid: str) -> None:
         """Advertise the end of a link."""
         self._links_changed(self.table.neighbour_down(sid))
+
+    def reconfigure(self, priority: int, removed: Collection[str]) -> None:
+        """Take over another priority of this node, and the nodes that have left for good."""
+        self.table.removed = removed
+        self._links_changed(self.table.set_priority(priority))
 
     def received(self, link: PeerLink, command: Links | Root | Dropped) -> None:
         """Handle a neighbour's LINKS, ROOT or DROPPED.
