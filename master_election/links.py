@@ -123,6 +123,13 @@ class LinkTable:
             return LinkUpdate()
         return self._update(self._flood(self._readvertise()))
 
+    def set_priority(self, priority: int) -> LinkUpdate:
+        """Advertise another priority of this node, if it is another one."""
+        if priority == self._priority:
+            return LinkUpdate()
+        self._priority = priority
+        return self._update(self._flood(self._readvertise()))
+
     def refresh(self) -> LinkUpdate:
         """Repeat this node's advert. To be called now and then."""
         return self._update(self._flood(self._readvertise()))

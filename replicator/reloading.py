@@ -1,8 +1,8 @@
 """Configuration, certificates and the identity provider's keys, read again while the node runs.
 
 That happens at SIGHUP and by `replicator reload`. Of the configuration, the other nodes of the cluster, on how many
-nodes each change is to be, and quotas can change in a running node. It tells which other keys have changed, and keeps
-its former values of those until it is restarted.
+nodes each change is to be, the node's priority, and quotas can change in a running node. It tells which other keys have
+changed, and keeps its former values of those until it is restarted.
 
 One reading runs at a time. Whoever asks meanwhile shares the next one, because the files may have changed since the
 present one began.
@@ -34,7 +34,7 @@ class Configuration:
     """The configuration's file, against the configuration that the node runs with. Belongs to the event loop.
 
     `read` reads the file, which blocks, and raises ConfigError. `install` puts in force what can be: the `quota`,
-    `peers`, `durability` and `node.removed` of a configuration.
+    `peers`, `durability`, `node.removed` and `node.priority` of a configuration.
     """
 
     def __init__(self, running: Config, read: Callable[[], Config], install: Callable[[Config], None]) -> None:
@@ -62,10 +62,11 @@ def _in_force(running: Config, new: Config) -> Config:
     With another [tls], peers wait for the restart: the new file is right about them only together with its [tls]. So do
     the copies that they are to have.
     """
-    running = replace(running, quota=new.quota)
+    node = replace(running.node, priority=new.node.priority)
+    running = replace(running, quota=new.quota, node=node)
     if (running.tls, running.plain_links) != (new.tls, new.plain_links):
         return running
-    node = replace(running.node, removed=new.node.removed)
+    node = replace(node, removed=new.node.removed)
     return replace(running, node=node, peers=new.peers, durability=new.durability)
 
 

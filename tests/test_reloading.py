@@ -240,16 +240,16 @@ def test_each_change_of_a_quota_is_told_once_and_also_when_it_is_taken_back(capl
 def test_peers_are_in_force_at_once_with_the_copies_that_they_are_to_have(caplog: pytest.LogCaptureFixture) -> None:
     dc2, dc3 = PeerConfig("dc2", Address("127.0.0.1", 2)), PeerConfig("dc3", Address("127.0.0.1", 3))
     before = default_config("dc1", Path("/srv"), peers=(dc2, dc3))
-    node = replace(before.node, removed=("dc3",), priority=7)
+    node = replace(before.node, removed=("dc3",), priority=7, cluster="other")
     moved = replace(dc2, address=Address("127.0.0.1", 4))
     after = replace(before, peers=(moved,), node=node, durability=DurabilityConfig(1))
     installed = list[Config]()
     configuration = Configuration(before, lambda: after, installed.append)
     with caplog.at_level(logging.INFO):
         configuration.install(after)
-    assert "in force now: [[peer]], durability.copies, node.removed" in caplog.text
-    assert configuration.restart_for == ("node.priority",)
-    assert installed == [replace(after, node=replace(node, priority=before.node.priority))]
+    assert "in force now: [[peer]], durability.copies, node.priority, node.removed" in caplog.text
+    assert configuration.restart_for == ("node.cluster",)
+    assert installed == [replace(after, node=replace(node, cluster=before.node.cluster))]
 
 
 def test_peers_wait_for_the_restart_that_their_tls_waits_for(files: TlsConfig) -> None:

@@ -277,13 +277,13 @@ class Coordinator:
             self._met_others.set()
 
     def reconfigure(self, config: Config) -> None:
-        """Take over peers, removed nodes and durability of another configuration; all else stays as it is.
+        """Take over peers, removed nodes, priority and durability of another configuration; all else stays as it is.
 
         Links to nodes that are no peers any more end at once, and so does the term.
         """
-        node = replace(self.config.node, removed=config.node.removed)
+        node = replace(self.config.node, removed=config.node.removed, priority=config.node.priority)
         self.config = replace(self.config, node=node, peers=config.peers, durability=config.durability)
-        self.elections.set_removed(config.node.removed)
+        self.elections.reconfigure(node.priority, node.removed)
         self.durability.config = config.durability
         self.prestage.wanted = config.durability.copies - 1
         self.connections.set_peers(config.peers)

@@ -64,7 +64,7 @@ BREAKAGES = (
     ),
     Breakage(
         "copies", "OK comes with one copy too few", "replicator/replication/writes/durability.py",
-        "needed = self.config.copies - 1", "needed = max(0, self._config.copies - 2)",
+        "needed = self.config.copies - 1", "needed = max(0, self.config.copies - 2)",
     ),
     Breakage(
         "unchanged-since", "UNCHANGEDSINCE is not looked at", "replicator/store/log/sequencer.py",

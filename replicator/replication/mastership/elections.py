@@ -98,9 +98,10 @@ class Elections:
         """Advertise the end of a link."""
         self._links_changed(self.table.neighbour_down(sid))
 
-    def set_removed(self, removed: Collection[str]) -> None:
-        """Replace the SIDs of nodes that have left the cluster for good."""
+    def reconfigure(self, priority: int, removed: Collection[str]) -> None:
+        """Take over another priority of this node, and the nodes that have left for good."""
         self._links_changed(self.table.set_removed(removed))
+        self._links_changed(self.table.set_priority(priority))
 
     def received(self, link: PeerLink, command: Links | Root | Dropped) -> None:
         """Handle a neighbour's LINKS, ROOT or DROPPED.

@@ -110,6 +110,18 @@ async def test_new_address_counts_from_the_next_call_on(tmp_path: Path, autojump
         assert connections.peers["dc2"].config == moved  # with which the next call is made
 
 
+async def test_node_with_another_priority_becomes_root(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        tables = [node.coordinator.mastership.table for node in nodes.all()]
+        config = nodes["dc3"].coordinator.config
+        for priority, root in ((5, "dc3"), (5, "dc3"), (200, "dc1")):
+            nodes["dc3"].coordinator.reconfigure(replace(config, node=replace(config.node, priority=priority)))
+            await until(lambda root=root: all(table.root == root for table in tables))  # type: ignore[misc]
+            await nodes.linked()
+            await nodes["dc2"].save(f"under {root}")
+        await nodes.converged()
+
+
 async def test_removed_peer_is_not_waited_for(tmp_path: Path, autojump_clock: MockClock) -> None:
     """A node that has just started, and one that has stood still, wait for all their peers before they number."""
     async with cluster(tmp_path, autojump_clock, start=["dc1", "dc2"]) as nodes:

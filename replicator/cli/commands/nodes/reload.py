@@ -20,9 +20,9 @@ def reload(config_file: Path | None, url: str | None, *, as_json: bool) -> None:
     """Read the node's configuration and certificates again, as SIGHUP does.
 
     New connections use the new certificates; existing ones stay. With `workers.doors`, fresh processes serve new
-    connections. Of the configuration, [quota], [[peer]], `removed` and [durability] are in force at once, the latter
-    three unless [tls] has changed, too; of all other keys that have changed, the node says that they need a restart. If
-    a file cannot be used, all stays as it was.
+    connections. Of the configuration, [quota] and `priority` are in force at once, and so are [[peer]], `removed`
+    and [durability] unless [tls] has changed, too; of all other keys that have changed, the node says that they need a
+    restart. If a file cannot be used, all stays as it was.
     """
     node = one_node(config_file, url)
     with NodeClient(node) as client:
