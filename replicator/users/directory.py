@@ -360,6 +360,9 @@ class UserDirectory:
 
         return self._at_home(await self._attempts.in_turn(user, address, check))
 
+    def let_in(self, login: Login) -> None:
+        """Do nothing: see `ExternalDirectory`."""
+
     def holds(self, login: Login) -> bool:
         """Return True if the user still may log in here, by the same password or an identity in force. Never waits."""
         self.refresh()

@@ -303,3 +303,34 @@ async def test_source_that_is_down_is_asked_about_one_part_of_a_known_name(
     assert await users.ask(name) == "alice"
     assert source.asked == [name]
     assert users.find(name) == "alice"
+
+
+async def test_user_who_may_log_in_again_keeps_the_session_from_the_first_time_on(
+    source: Source, users: ExternalDirectory, autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """The process of a door does not hear of log-ins, and may have an answer from before."""
+    nursery.start_soon(users.run)
+    source.disabled = True
+    assert await users.ask("alice") == "alice"
+    assert not users.holds(Login("alice"))
+    source.disabled = False
+    await trio.sleep(2 * FOUND_S)
+    users.let_in(Login("alice"))
+    for _ in range(10):
+        assert users.holds(Login("alice"))
+        await trio.sleep(2 * FOUND_S)
+    nursery.cancel_scope.cancel()
+
+
+async def test_session_that_looks_seldom_ends_too(
+    source: Source, users: ExternalDirectory, autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    nursery.start_soon(users.run)
+    login = await users.verify("alice", "secret")
+    assert login is not None
+    source.people.clear()
+    await trio.sleep(2 * KNOWN_S)
+    assert users.holds(login), "it is not asked before it answers"
+    await trio.sleep(2 * KNOWN_S)
+    assert not users.holds(login)
+    nursery.cancel_scope.cancel()

@@ -55,6 +55,15 @@ class Answers:
         self._answers.move_to_end(name)
         return Known(answer.found, now < answer.good_until_s)
 
+    def is_out(self, user: str) -> bool:
+        """Return True if the last answer, however old, was that the user is disabled, or that there is none."""
+        answer = self._answers.get(user)
+        return answer is not None and (answer.found is None or answer.found.disabled)
+
+    def forget(self, name: str) -> None:
+        """Drop the answer about a name."""
+        self._answers.pop(name, None)
+
     def note(self, name: str, found: Found | None, now: float) -> None:
         """Keep an answer. That about a user is kept under the user's own name, too."""
         good_s = self._missing_s if found is None else self._found_s

@@ -357,14 +357,17 @@ class ExternalDirectory:
 
         return await self._attempts.in_turn(folded(name) if found is None else found.user, address, check)
 
+    def let_in(self, login: Login) -> None:
+        """Note a log-in that another process has granted, whose answers are newer."""
+        self._look_ups.let_in(login.user)
+
     def holds(self, login: Login) -> bool:
         """Return True if the user still may log in, by the source's last answer. Never waits.
 
         An answer that is too old is asked for again meanwhile. A changed password does not end a session, unless it is
         a master's: the node does not hear of others.
         """
-        known = self._look_ups.last(login.user)
-        if known is not None and (known.found is None or known.found.disabled):
+        if self._look_ups.is_out(login.user):
             return False
         if login.until_ms is not None and login.until_ms <= self._clock_ms():
             return False

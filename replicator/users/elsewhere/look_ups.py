@@ -143,14 +143,22 @@ class LookUps:
         known = (self._answers.known(candidate, trio.current_time()) for candidate in candidates(name))
         return next((each.found for each in known if each is not None and each.found is not None), None)
 
-    def last(self, user: str) -> Known | None:
-        """Return what is known of a user; have the source asked again if that is not good."""
+    def is_out(self, user: str) -> bool:
+        """Return True if the last answer was that a user is disabled, or is none; have it renewed if it is not good.
+
+        However old it is, it counts: who looks seldom would else never hear of it.
+        """
         known = self._answers.known(user, trio.current_time())
         if (known is None or not known.is_good) and user not in self._wanted:
             with suppress(trio.WouldBlock):
                 self._to_renew.send_nowait(user)
                 self._wanted.add(user)
-        return known
+        return self._answers.is_out(user)
+
+    def let_in(self, user: str) -> None:
+        """Note that the source has let a user in who asked another process: answers from before are out of date."""
+        if self._answers.is_out(user):
+            self._answers.forget(user)
 
     async def checked(self, found: Found | None, password: str, address: str | None) -> Verdict:
         """Return the source's verdict about a password. Raises UsersUnavailableError."""

@@ -36,7 +36,7 @@ class RemoteUsers:
         self, name: str, password: str, *, address: str | None = None, as_user: str | None = None
     ) -> Login | None:
         """See `Users`."""
-        return _login_of(await self._channel.call("verify", name, password, address, as_user))
+        return self._let_in(await self._channel.call("verify", name, password, address, as_user))
 
     async def verify_scram(
         self, name: str, attempt: ScramAttempt, *, address: str | None = None, as_user: str | None = None
@@ -45,12 +45,19 @@ class RemoteUsers:
         keys = attempt.keys
         columns = keys.iterations, keys.salt, keys.stored_key, keys.server_key
         proof = columns, attempt.message, attempt.proof
-        return _login_of(await self._channel.call("verify_scram", name, proof, address, as_user))
+        return self._let_in(await self._channel.call("verify_scram", name, proof, address, as_user))
 
     async def admit(self, name: str, identity: Identity | None, *, address: str | None = None) -> Login | None:
         """See `Users`."""
         vouched = None if identity is None else (identity.name, identity.until_ms)
-        return _login_of(await self._channel.call("admit", name, vouched, address))
+        return self._let_in(await self._channel.call("admit", name, vouched, address))
+
+    def _let_in(self, columns: object) -> Login | None:
+        """Return the log-in that the core has granted, if it has."""
+        login = _login_of(columns)
+        if login is not None:
+            self._here.let_in(login)
+        return login
 
 
 class RemoteTokens:
