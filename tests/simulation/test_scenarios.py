@@ -225,6 +225,7 @@ async def test_acknowledged_mail_survives_power_loss_at_all_nodes(tmp_path: Path
             assert set(acknowledged) <= set(await bodies(world[sid]))
 
 
+@pytest.mark.long
 async def test_node_with_an_older_disk_copy_shows_mailboxes_only_as_last_seen(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
@@ -608,6 +609,7 @@ async def test_request_is_answered_in_time_over_uselessly_slow_links(tmp_path: P
 # ---- elections
 
 
+@pytest.mark.long
 async def test_terms_change_without_forks_between_linked_nodes(tmp_path: Path, autojump_clock: MockClock) -> None:
     """No node numbers before all have dropped their mailboxes, and a new master knows the last one's heads."""
     async with running(tmp_path, autojump_clock, Plan(size=4, delay_s=(0.001, 0.2), jitter_s=0.1)) as world:

@@ -174,6 +174,7 @@ def contents(found: dict[Path, int]) -> dict[Path, int]:
     return {path: size for path, size in found.items() if path.name.startswith("content")}
 
 
+@pytest.mark.long
 def test_interrupted_delivery_leaves_no_attachment_behind(cluster: Cluster) -> None:
     dc1 = cluster.nodes[0]
     before = scrubbed(dc1)

@@ -130,6 +130,7 @@ def serves(node: Node) -> bool:
     return is_in
 
 
+@pytest.mark.long
 def test_restored_node_serves_nobody_before_it_meets_its_cluster(tmp_path: Path) -> None:
     acknowledged, backup = list[str](), tmp_path / "backup"
     with Cluster(tmp_path / "nodes", ["alice"], size=2) as cluster:
@@ -169,6 +170,7 @@ def test_restored_node_serves_nobody_before_it_meets_its_cluster(tmp_path: Path)
         assert shown(dc2) == kept
 
 
+@pytest.mark.long
 def test_death_of_the_node_or_of_the_command_in_the_middle_of_a_backup(tmp_path: Path) -> None:
     with Cluster(tmp_path / "nodes", ["alice"], size=2) as cluster:
         dc1, _ = cluster.nodes

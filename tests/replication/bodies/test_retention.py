@@ -127,6 +127,7 @@ async def test_pause_between_rounds_follows_from_keep_expunged(
     assert [round(at / pause_s) for at in looks] == [1, 2], "also after a failure"
 
 
+@pytest.mark.long
 async def test_body_that_arrives_after_its_message_was_forgotten_is_removed(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
