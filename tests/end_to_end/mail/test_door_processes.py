@@ -145,6 +145,7 @@ def test_doors_end_with_a_core_that_is_killed(node: Node) -> None:
     assert set[str]().union(*(sender.acknowledged for sender in senders)) <= shown(node)
 
 
+@pytest.mark.long
 def test_doors_end_in_order_with_their_node_and_heed_no_signals_themselves(node: Node) -> None:
     doors = doors_of(node)
     with connect_lmtp(node.address("lmtp")) as connection:

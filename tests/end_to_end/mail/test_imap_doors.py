@@ -72,6 +72,7 @@ def test_sessions_at_two_doors_see_each_others_changes(node: Node) -> None:
         assert other.select("New")[1] == [b"1"]
 
 
+@pytest.mark.long
 def test_a_client_that_idles_hears_of_what_is_done_at_another_door(node: Node) -> None:
     with at_each_door(node) as (one, other):
         one.send(b"i IDLE\r\n")
@@ -190,6 +191,7 @@ def retiring(node: Node) -> int:
     return int(value)
 
 
+@pytest.mark.long
 def test_a_reload_opens_fresh_doors_and_ends_no_session(node: Node) -> None:
     before = doors_of(node)
     with at_each_door(node) as (one, other):

@@ -86,6 +86,7 @@ def expunge_first(node: Node, count: int) -> set[str]:
     return {message.token for message in messages}
 
 
+@pytest.mark.long
 def test_restored_node_becomes_equal_and_no_uid_is_used_twice(tmp_path: Path) -> None:
     here, there, backup = list[str](), list[str](), tmp_path / "backup"
     with Cluster(tmp_path / "nodes", ["alice"], size=3) as cluster:

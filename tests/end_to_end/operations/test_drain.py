@@ -31,6 +31,7 @@ def printed(cluster: Cluster, *arguments: str, code: int = 0) -> str:
     return ended.stdout
 
 
+@pytest.mark.long
 def test_drained_node_serves_on_and_tells_when_it_can_be_stopped(tmp_path: Path) -> None:
     with Cluster(tmp_path, ["alice"], size=2, copies=2) as cluster, ExitStack() as stack:
         alice = log_in(cluster.nodes[0], "alice")

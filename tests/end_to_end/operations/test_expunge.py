@@ -28,7 +28,8 @@ def replicator(cluster: Cluster, sid: str, *arguments: str) -> dict[str, object]
     return found
 
 
-@pytest.mark.parametrize("doors", [1, pytest.param(0, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("doors", [0, 1])
 def test_mail_goes_at_all_nodes_and_comes_back(tmp_path: Path, doors: int) -> None:
     extra = f"[workers]\ndoors = {doors}\n"
     with Cluster(tmp_path, ["alice"], size=2, copies=2, extra=extra) as cluster, ExitStack() as stack:

@@ -45,7 +45,8 @@ def clients_at_all_doors(node: Node, doors: int, stack: ExitStack) -> list[imapl
     return clients
 
 
-@pytest.mark.parametrize("doors", [2, pytest.param(0, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("doors", [0, 2])
 def test_sessions_are_listed_and_ended_in_whichever_process_they_are(tmp_path: Path, doors: int) -> None:
     with (
         Cluster(tmp_path, ["alice", "bob"], size=1, copies=1, extra=f"[workers]\ndoors = {doors}\n") as cluster,

@@ -36,7 +36,7 @@ def url(node: Node) -> str:
     return f"http://{host}:{port}"
 
 
-@pytest.mark.parametrize("doors", [2, pytest.param(0, marks=pytest.mark.long)])
+@pytest.mark.parametrize("doors", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_a_node_ends_in_order_and_is_gone_when_the_command_returns(tmp_path: Path, doors: int) -> None:
     extra = f"[workers]\ndoors = {doors}\n"
     with Cluster(tmp_path, ["alice"], size=2, copies=1, extra=extra) as cluster, ExitStack() as stack:

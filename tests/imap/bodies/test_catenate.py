@@ -153,7 +153,7 @@ async def test_command_may_come_octet_by_octet(mail: HookedMail, served: ImapSer
 
 
 @pytest.mark.parametrize("sign", ["", "+"])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", spread(2, SIZES))
 @pytest.mark.parametrize(
     ("url", "why"),
     [

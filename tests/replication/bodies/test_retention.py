@@ -228,6 +228,7 @@ async def test_round_removes_all_in_several_slices(
         assert count == 1
 
 
+@pytest.mark.long
 async def test_returning_node_does_not_fetch_bodies_that_have_expired(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

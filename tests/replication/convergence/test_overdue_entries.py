@@ -289,6 +289,7 @@ async def test_entry_that_nobody_joins_is_overdue_soon_after_the_last_of_the_oth
         await nodes.converged()
 
 
+@pytest.mark.long
 async def test_entries_that_can_never_be_applied_are_abandoned_together(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

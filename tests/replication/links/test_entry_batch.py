@@ -44,7 +44,7 @@ from resync.entry import (
     tree_id,
 )
 from resync.entry.entry import _CHECKED, _check
-from tests.effort import examples
+from tests.effort import examples, first
 from tests.replication.links.drawn_entries import logged_entries, over_the_wire
 
 BODY = StoredBody.of(b"text")
@@ -170,7 +170,7 @@ def test_large_entry_travels_alone() -> None:
     assert len(over_the_wire_together([large])) == 1
 
 
-@pytest.mark.parametrize("count", [1, 2, 99, CHANGES_MAX])
+@pytest.mark.parametrize("count", first(2, [CHANGES_MAX, 1, 2, 99]))
 def test_what_fits_alone_is_taken(count: int) -> None:
     """Also at the very limit, of which lengths and headers take their part."""
     fitting = set[bool]()

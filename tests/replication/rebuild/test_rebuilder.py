@@ -129,7 +129,8 @@ async def test_damaged_node_is_rebuilt_from_its_peers(
         assert await nodes["dc3"].save("afterwards") == await nodes["dc1"].save("and here") - 1
 
 
-@pytest.mark.parametrize("collected", first(1, [False, True]), ids=first(1, ["log whole", "log collected"]))
+@pytest.mark.long
+@pytest.mark.parametrize("collected", [False, True], ids=["log whole", "log collected"])
 async def test_mail_that_only_the_damaged_database_has_is_kept(
     tmp_path: Path, autojump_clock: MockClock, *, collected: bool
 ) -> None:
@@ -246,6 +247,7 @@ async def test_mail_behind_a_gap_in_the_log_is_redelivered(
         }.items()
 
 
+@pytest.mark.long
 async def test_mail_behind_a_lost_entry_of_an_earlier_run_is_redelivered(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
@@ -290,6 +292,7 @@ async def test_mail_is_redelivered_into_a_folder_deleted_meanwhile(tmp_path: Pat
         assert set((await nodes["dc2"].bodies("Work")).values()) == {f"alone {number}" for number in range(3)}
 
 
+@pytest.mark.long
 async def test_unreadable_rows_that_no_peer_has_are_counted(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await fill(nodes)
@@ -378,6 +381,7 @@ async def test_attachments_stored_under_their_holders_names_are_found(
         await check_holders(nodes["dc3"])
 
 
+@pytest.mark.long
 async def test_rebuild_without_a_peer_changes_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         await fill(nodes)

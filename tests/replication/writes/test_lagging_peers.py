@@ -154,6 +154,7 @@ async def test_clients_do_not_wait_for_a_distant_node_with_a_new_disk(
         assert reachable == 2
 
 
+@pytest.mark.long
 async def test_clients_do_not_wait_for_a_node_with_a_backlog_of_another(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -373,6 +373,7 @@ def no_room() -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+@pytest.mark.long
 async def test_large_messages_on_a_slow_link_are_stored_or_refused(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes:
         users = [f"user{number}" for number in range(8)]

@@ -72,17 +72,20 @@ async def test_damage_to_heads_and_contexts_is_refused(tmp_path: Path, tree: str
 
 @pytest.mark.parametrize(
     "change",
-    [
-        "origin SET name = 'dc1'",
-        "origin SET seq = 'x'",
-        "origin SET seq = -1",
-        "origin SET collected = seq + 1",
-        "origin SET offset_bytes = x'00'",
-        "origin SET name = CAST(x'ff2e41' AS TEXT)",
-        "sqlite_sequence SET seq = 'x'",
-        "chain SET head_seq = 'x'",
-        "chain SET context = 7",
-    ],
+    spread(
+        5,
+        [
+            "origin SET name = 'dc1'",
+            "origin SET seq = 'x'",
+            "origin SET seq = -1",
+            "origin SET collected = seq + 1",
+            "origin SET offset_bytes = x'00'",
+            "origin SET name = CAST(x'ff2e41' AS TEXT)",
+            "sqlite_sequence SET seq = 'x'",
+            "chain SET head_seq = 'x'",
+            "chain SET context = 7",
+        ],
+    ),
 )
 async def test_invalid_heads_and_contexts_are_refused(tmp_path: Path, change: str) -> None:
     path = await full_store(tmp_path)
