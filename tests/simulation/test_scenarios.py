@@ -102,6 +102,7 @@ async def test_node_with_a_lost_disk_refuses_clients_until_it_has_links(
         assert await world["dc3"].call(lambda node: node.inbox()) == before
 
 
+@pytest.mark.long
 async def test_node_with_a_lost_disk_shows_mailboxes_only_whole(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock) as world:
         large = [large_body(number) for number in range(100)]
@@ -312,6 +313,7 @@ async def test_copied_node_ends_beside_the_original_and_may_replace_it_later(
         assert world[sid].node.store.origin != original
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("roads", [[("dc2", "dc3")], [("dc1", "dc3"), ("dc2", "dc3")]])
 async def test_copied_node_accepted_in_one_partition_ends_when_partitions_meet(
     tmp_path: Path, autojump_clock: MockClock, roads: list[tuple[str, str]]
