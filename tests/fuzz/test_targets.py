@@ -11,15 +11,15 @@ from tests.fuzz.target import LONGEST_INPUT, PIECE_SIZES, Target
 from tests.fuzz.targets import NAMES, load
 
 COUNTS = {
-    "wire": (40, 400),
-    "batch": (75, 800),
-    "imap": (75, 800),
-    "session": (5, 60),
-    "lmtp": (60, 1000),
-    "http": (5, 60),
-    "config": (40, 400),
+    "wire": (40, 200),
+    "batch": (75, 400),
+    "imap": (75, 400),
+    "session": (5, 30),
+    "lmtp": (60, 500),
+    "http": (5, 30),
+    "config": (40, 200),
 }
-"""Inputs in `make test`, where each target may take two seconds, and in CI."""
+"""Inputs in `make test`, where each target may take a second, and in CI."""
 
 
 def inputs(target: Target) -> st.SearchStrategy[bytes]:

@@ -47,6 +47,7 @@ def time(nodes: Cluster) -> int:
     return nodes["dc1"].store.last_time + 1
 
 
+@pytest.mark.long
 async def test_mail_of_abandoned_entries_is_saved_again_once(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -113,7 +113,7 @@ def unpacked(packed: bytes) -> tuple[list[Arrived], str]:
         return [], str(error)
 
 
-@settings(max_examples=examples(200, 1000), deadline=None)
+@settings(max_examples=examples(75, 1000), deadline=None)
 @given(st.binary(max_size=200) | st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats() | st.text(max_size=5)
     | st.binary(max_size=40), lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),

@@ -176,7 +176,8 @@ async def nodes_converged(nodes: Cluster, *sids: str) -> None:
     await nodes.converged()
 
 
-@pytest.mark.parametrize("lost", first(1, [True, False]))
+@pytest.mark.long
+@pytest.mark.parametrize("lost", [False, True])
 async def test_gap_with_waiting_entries_holds_back_only_its_origin(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, *, lost: bool
 ) -> None:

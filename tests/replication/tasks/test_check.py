@@ -74,7 +74,8 @@ COLUMNS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("table", spread(2, COLUMNS))
+@pytest.mark.long
+@pytest.mark.parametrize("table", COLUMNS)
 async def test_any_value_in_any_column_is_repaired(tmp_path: Path, autojump_clock: MockClock, table: str) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         await fill(nodes)

@@ -303,6 +303,7 @@ async def test_differences_above_the_limit_are_counted(
         assert (len(status.differences), status.left_out, status.unmended) == (1, 2, 3)
 
 
+@pytest.mark.long
 async def test_resync_finds_and_loses_nothing_while_clients_write(tmp_path: Path) -> None:
     async with cluster(tmp_path, None, 2) as nodes, trio.open_nursery() as nursery:
         for node in nodes.all():
