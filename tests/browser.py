@@ -10,9 +10,11 @@ import base64
 import json
 import os
 import shutil
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeAlias, cast
@@ -143,18 +145,29 @@ class Tab:
         return base64.b64decode(cast("str", answer["data"]))
 
 
+@dataclass
+class Chromium:
+    """A running Chromium, and what one `Browser` leaves to the next one."""
+
+    commands: int
+    answers: int
+    sent: int = 0
+    rest: bytes = b""  # the beginning of a message
+
+
 class Browser:
     """The browser: sends commands, and gives answers and events to whom they are for."""
 
-    def __init__(self, commands: trio.abc.SendStream) -> None:
+    def __init__(self, running: Chromium, commands: trio.abc.SendStream) -> None:
+        self._running = running
         self._commands = commands
         self._answers: dict[int, trio.MemorySendChannel[Document]] = {}
         self._tabs: dict[str, Tab] = {}
-        self._sent = 0
+        self._contexts: list[object] = []
 
     async def command(self, method: str, session: str | None = None, **parameters: object) -> Document:
-        self._sent += 1
-        number = self._sent
+        self._running.sent += 1
+        number = self._running.sent
         send, receive = trio.open_memory_channel[Document](1)
         self._answers[number] = send
         command = {"id": number, "method": method, "params": parameters, **({"sessionId": session} if session else {})}
@@ -168,6 +181,7 @@ class Browser:
     async def tab(self) -> Tab:
         """Open a tab with data of its own: no other tab's storage."""
         context = (await self.command("Target.createBrowserContext"))["browserContextId"]
+        self._contexts.append(context)
         target = await self.command("Target.createTarget", url="about:blank", browserContextId=context)
         attached = await self.command("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         session = cast("str", attached["sessionId"])
@@ -175,50 +189,79 @@ class Browser:
         await tab.begin()
         return tab
 
+    async def close(self) -> None:
+        """Close all tabs, and forget their data."""
+        self._tabs.clear()
+        for context in self._contexts:
+            await self.command("Target.disposeBrowserContext", browserContextId=context)
+
     async def hear(self, answers: trio.abc.ReceiveStream) -> None:
-        rest = b""
         async for chunk in answers:
-            *whole, rest = (rest + chunk).split(END)
+            *whole, self._running.rest = (self._running.rest + chunk).split(END)
             for message in whole:
                 self._take(cast("Document", json.loads(message)))
 
     def _take(self, message: Document) -> None:
         if "id" in message:
-            self._answers.pop(cast("int", message["id"])).send_nowait(message)
+            if (waiting := self._answers.pop(cast("int", message["id"]), None)) is not None:
+                waiting.send_nowait(message)
         elif (tab := self._tabs.get(cast("str", message.get("sessionId")))) is not None:
             tab.note(cast("str", message["method"]), cast("Document", message["params"]))
 
 
-@asynccontextmanager
-async def browser() -> AsyncIterator[Browser]:
-    """Run a Chromium until the block ends."""
+@contextmanager
+def chromium() -> Iterator[Chromium]:
+    """Run a Chromium until the block ends. Starting it costs more than what most tests do with it."""
     assert CHROMIUM is not None
     (their_commands, our_commands), (our_answers, their_answers) = os.pipe(), os.pipe()
     with TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True) as profile:
         options = [*_OPTIONS, f"--user-data-dir={profile}", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
         line = [sys.executable, "-c", _ON_3_AND_4, str(their_commands), str(their_answers), CHROMIUM, *options]
-        async with (
-            trio.lowlevel.FdStream(our_commands) as commands,
-            trio.lowlevel.FdStream(our_answers) as answers,
-            trio.open_nursery() as nursery,
-        ):
-            with (Path(profile) / "log").open("wb") as log:
-                process = await trio.lowlevel.open_process(
-                    line, stdin=None, stdout=log, stderr=log, pass_fds=(their_commands, their_answers)
-                )
-            os.close(their_commands)
-            os.close(their_answers)
-            driven = Browser(commands)
-            nursery.start_soon(driven.hear, answers)
-            try:
-                yield driven
-            finally:
-                with trio.CancelScope(shield=True):
-                    with trio.move_on_after(5):
-                        await driven.command("Browser.close")
-                    with trio.move_on_after(10):
-                        await process.wait()
-                    if process.returncode is None:
-                        process.kill()
-                        await process.wait()
-                nursery.cancel_scope.cancel()
+        with (Path(profile) / "log").open("wb") as log:
+            process = subprocess.Popen(
+                line,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(their_commands, their_answers),
+            )
+        os.close(their_commands)
+        os.close(their_answers)
+        running = Chromium(our_commands, our_answers)
+        try:
+            yield running
+        finally:
+            with suppress(BrokenPipeError):
+                os.write(our_commands, json.dumps({"id": running.sent + 1, "method": "Browser.close"}).encode() + END)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+            process.kill()
+            process.wait()
+            os.close(our_commands)
+            os.close(our_answers)
+
+
+@asynccontextmanager
+async def driven(running: Chromium) -> AsyncIterator[Browser]:
+    """Drive the Chromium until the block ends, which closes all its tabs."""
+    async with (
+        trio.lowlevel.FdStream(os.dup(running.commands)) as commands,
+        trio.lowlevel.FdStream(os.dup(running.answers)) as answers,
+        trio.open_nursery() as nursery,
+    ):
+        one = Browser(running, commands)
+        nursery.start_soon(one.hear, answers)
+        try:
+            yield one
+        finally:
+            with trio.move_on_after(5, shield=True):
+                await one.close()
+            nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def browser() -> AsyncIterator[Browser]:
+    """Run a Chromium of its own until the block ends."""
+    with chromium() as running:
+        async with driven(running) as one:
+            yield one

@@ -15,7 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.effort import IN_CI, examples
 
-settings.register_profile("patient", deadline=None, max_examples=examples(50, 100))
+settings.register_profile("patient", deadline=None, max_examples=examples(25, 100))
 settings.load_profile("patient")
 
 os.environ.pop("COLUMNS", None)  # a width of the caller's terminal, which a worker does not have

@@ -27,6 +27,7 @@ from resync.entry import FolderState, Merge, SubscriptionState, TreeMerge, pack_
 from resync.folder_tree import TreeState
 from resync.row import Row
 from resync.state import MailboxState
+from tests.effort import examples
 from tests.resync import histories, tree_histories
 
 HOME = Home("mail", "dc1")
@@ -72,7 +73,7 @@ def test_any_mailbox_is_read_back_unchanged(seed: int, steps: int) -> None:
 
 
 @given(st.integers(2, 4), st.integers(1, 60), st.randoms(use_true_random=False))
-@settings(max_examples=60)
+@settings(max_examples=examples(25, 60))
 def test_any_tree_is_read_back_unchanged(size: int, steps: int, rng: random.Random) -> None:
     clock = tree_histories.Clock()
     nodes = [tree_histories.Node(name, clock) for name in "abcd"[:size]]

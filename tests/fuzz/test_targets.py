@@ -11,15 +11,15 @@ from tests.fuzz.target import LONGEST_INPUT, PIECE_SIZES, Target
 from tests.fuzz.targets import NAMES, load
 
 COUNTS = {
-    "wire": (80, 400),
-    "batch": (150, 800),
-    "imap": (150, 800),
-    "session": (5, 60),
-    "lmtp": (120, 1000),
-    "http": (5, 60),
-    "config": (80, 400),
+    "wire": (40, 200),
+    "batch": (75, 400),
+    "imap": (75, 400),
+    "session": (5, 30),
+    "lmtp": (60, 500),
+    "http": (5, 30),
+    "config": (40, 200),
 }
-"""Inputs in `make test`, where each target may take two seconds, and in CI."""
+"""Inputs in `make test`, where each target may take a second, and in CI."""
 
 
 def inputs(target: Target) -> st.SearchStrategy[bytes]:
@@ -56,7 +56,7 @@ def test_target_keeps_its_rules(name: str) -> None:
 def test_memory_is_bounded(name: str) -> None:
     target = load(name)
     target.warm_up()
-    for word in first(5, target.words):
+    for word in first(2, target.words):
         target.run_measured((b"\x07" + word * 2048)[:2048])
 
 

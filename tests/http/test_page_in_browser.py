@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from replicator.http.tokens import Role, Tokens, add_token, delete_token
 from replicator.runtime.files.disk_room import DiskRoom
 from replicator.status import CertificateStatus, LinkStatus, MailboxStatus, NodeStatus
 from replicator.tasks import CheckOptions
-from tests.browser import Tab, browser, needs_chromium
+from tests.browser import Chromium, Tab, chromium, driven, needs_chromium
 from tests.http.fixed_jobs import FixedJobs
 from tests.http.fixed_report import FixedReport
 from tests.http.fixed_stories import FixedStories
@@ -77,15 +77,21 @@ def report() -> Figures:
     return Figures()
 
 
+@pytest.fixture(scope="module")
+def running() -> Iterator[Chromium]:
+    with chromium() as running:
+        yield running
+
+
 @asynccontextmanager
-async def opened(services: HttpServices, access: Access | None = None) -> AsyncIterator[Tab]:
+async def opened(running: Chromium, services: HttpServices, access: Access | None = None) -> AsyncIterator[Tab]:
     """Serve on loopback, and open the page. Nothing that the page does may leave the node or complain."""
     async with trio.open_nursery() as nursery:
         [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
         nursery.start_soon(trio.serve_listeners, HttpServer(services, access or Access()).serve, [listener])
         url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}/"
-        async with browser() as driven:
-            tab = await driven.tab()
+        async with driven(running) as browser:
+            tab = await browser.tab()
             await tab.look()
             await tab.open(url)
             yield tab
@@ -107,10 +113,12 @@ async def inspect(tab: Tab) -> None:
     await tab.until("document.querySelectorAll('.inspector h3').length === 3")
 
 
-async def test_hostile_words_of_mail_and_peers_stay_words(services: HttpServices, report: Figures) -> None:
+async def test_hostile_words_of_mail_and_peers_stay_words(
+    running: Chromium, services: HttpServices, report: Figures
+) -> None:
     report.word, report.reasons = HOSTILE, [HOSTILE]
     services = replace(services, stories=FixedStories(HOSTILE))
-    async with opened(services) as tab:
+    async with opened(running, services) as tab:
         await tab.until(SHOWN)
         await look_up(tab, "alice")
         await inspect(tab)
@@ -121,16 +129,20 @@ async def test_hostile_words_of_mail_and_peers_stay_words(services: HttpServices
         assert str(await tab.evaluate("document.title")).startswith("dc1")
 
 
-async def test_policy_stops_what_a_mistake_in_the_scripts_would_let_in(services: HttpServices) -> None:
-    async with opened(services) as tab:
+async def test_policy_stops_what_a_mistake_in_the_scripts_would_let_in(
+    running: Chromium, services: HttpServices
+) -> None:
+    async with opened(running, services) as tab:
         await tab.until(SHOWN)
         tried = "(() => { try { document.body.innerHTML = '<p>'; return 'read' } catch (e) { return e.name } })()"
         assert await tab.evaluate(tried) == "TypeError"
         tab.complaints.clear()  # about this
 
 
-async def test_broken_link_is_told_by_more_than_its_colour(services: HttpServices, report: Figures) -> None:
-    async with opened(services) as tab:
+async def test_broken_link_is_told_by_more_than_its_colour(
+    running: Chromium, services: HttpServices, report: Figures
+) -> None:
+    async with opened(running, services) as tab:
         await tab.until(SHOWN)
         assert "✕ down for" in await tab.text("tr[data-peer=dc3]")
         assert "✓ up for" in await tab.text("tr[data-peer=dc2]")
@@ -146,9 +158,9 @@ async def test_broken_link_is_told_by_more_than_its_colour(services: HttpService
 
 
 async def test_node_of_which_nothing_is_known_now_is_not_called_healthy(
-    services: HttpServices, report: Figures
+    running: Chromium, services: HttpServices, report: Figures
 ) -> None:
-    async with opened(services) as tab:
+    async with opened(running, services) as tab:
         await tab.until(SHOWN)
         assert "Healthy: mail can be read and changed here" in await tab.text("#health")
         report.fails = True
@@ -159,10 +171,12 @@ async def test_node_of_which_nothing_is_known_now_is_not_called_healthy(
         await tab.until("document.querySelector('#health').textContent.includes('can be read')")
 
 
-async def test_token_is_asked_for_and_a_wrong_one_is_told_in_words(services: HttpServices, tmp_path: Path) -> None:
+async def test_token_is_asked_for_and_a_wrong_one_is_told_in_words(
+    running: Chromium, services: HttpServices, tmp_path: Path
+) -> None:
     file = tmp_path / "http.tokens"
     secret = add_token(file, "laptop", Role.READ)
-    async with opened(services, Access(Tokens(file))) as tab:
+    async with opened(running, services, Access(Tokens(file))) as tab:
         await tab.until(ASKED)
         assert await tab.evaluate(FOCUS) == "token"
         assert await tab.text("#refusal") == ""
@@ -186,9 +200,11 @@ async def test_token_is_asked_for_and_a_wrong_one_is_told_in_words(services: Htt
         assert not any(secret in asked for asked in tab.requests)
 
 
-async def test_log_out_forgets_the_token_and_what_was_shown(services: HttpServices, tmp_path: Path) -> None:
+async def test_log_out_forgets_the_token_and_what_was_shown(
+    running: Chromium, services: HttpServices, tmp_path: Path
+) -> None:
     secret = add_token(tmp_path / "http.tokens", "laptop", Role.READ)
-    async with opened(services, Access(Tokens(tmp_path / "http.tokens"))) as tab:
+    async with opened(running, services, Access(Tokens(tmp_path / "http.tokens"))) as tab:
         await tab.until(ASKED)
         await tab.type(secret)
         await tab.press("Enter")
@@ -200,11 +216,13 @@ async def test_log_out_forgets_the_token_and_what_was_shown(services: HttpServic
         assert await tab.evaluate("sessionStorage.length + localStorage.length") == 0
 
 
-async def test_late_answer_is_not_shown_any_more(services: HttpServices, report: Figures, tmp_path: Path) -> None:
+async def test_late_answer_is_not_shown_any_more(
+    running: Chromium, services: HttpServices, report: Figures, tmp_path: Path
+) -> None:
     """After another question, and after a log-out, when somebody else may be about to log in."""
     secret = add_token(tmp_path / "http.tokens", "laptop", Role.READ)
     has_come = "performance.getEntriesByName(new URL('/api/v1/mailboxes?user=slow', location).href).length === {}"
-    async with opened(services, Access(Tokens(tmp_path / "http.tokens"))) as tab:
+    async with opened(running, services, Access(Tokens(tmp_path / "http.tokens"))) as tab:
         await tab.until(ASKED)
         await tab.type(secret)
         await tab.press("Enter")
@@ -228,8 +246,8 @@ async def test_late_answer_is_not_shown_any_more(services: HttpServices, report:
             assert "slow" not in await tab.text("#folders")
 
 
-async def test_forks_and_merges_are_drawn_and_told(services: HttpServices) -> None:
-    async with opened(replace(services, stories=FixedStories())) as tab:
+async def test_forks_and_merges_are_drawn_and_told(running: Chromium, services: HttpServices) -> None:
+    async with opened(running, replace(services, stories=FixedStories())) as tab:
         await tab.until(SHOWN)
         await look_up(tab, "alice")
         await inspect(tab)
@@ -262,9 +280,9 @@ async def test_forks_and_merges_are_drawn_and_told(services: HttpServices) -> No
             assert words in story
 
 
-async def test_older_history_is_shown_when_it_is_asked_for(services: HttpServices) -> None:
+async def test_older_history_is_shown_when_it_is_asked_for(running: Chromium, services: HttpServices) -> None:
     stories = FixedStories(is_cut=True)
-    async with opened(replace(services, stories=stories)) as tab:
+    async with opened(running, replace(services, stories=stories)) as tab:
         await tab.until(SHOWN)
         await look_up(tab, "alice")
         await inspect(tab)
@@ -275,10 +293,14 @@ async def test_older_history_is_shown_when_it_is_asked_for(services: HttpService
         assert stories.asked == [50, 500]
 
 
-async def test_history_needs_a_token_that_may_operate(services: HttpServices, tmp_path: Path) -> None:
+async def test_history_needs_a_token_that_may_operate(
+    running: Chromium, services: HttpServices, tmp_path: Path
+) -> None:
     """It tells what a user has read; the rest of the mailbox's story does not."""
     secret = add_token(tmp_path / "http.tokens", "laptop", Role.READ)
-    async with opened(replace(services, stories=FixedStories()), Access(Tokens(tmp_path / "http.tokens"))) as tab:
+    async with opened(
+        running, replace(services, stories=FixedStories()), Access(Tokens(tmp_path / "http.tokens"))
+    ) as tab:
         await tab.until(ASKED)
         await tab.type(secret)
         await tab.press("Enter")
@@ -292,10 +314,10 @@ async def test_history_needs_a_token_that_may_operate(services: HttpServices, tm
         assert "dc3 ! forked" in await tab.text(".inspector")
 
 
-async def test_history_of_a_folder_that_was_closed_is_not_shown(services: HttpServices) -> None:
+async def test_history_of_a_folder_that_was_closed_is_not_shown(running: Chromium, services: HttpServices) -> None:
     stories = FixedStories("late", released=trio.Event())
     has_come = "performance.getEntriesByType('resource').filter(one => one.name.includes('/log?')).length === {}"
-    async with opened(replace(services, stories=stories)) as tab:
+    async with opened(running, replace(services, stories=stories)) as tab:
         await tab.until(SHOWN)
         await look_up(tab, "alice")
         await tab.evaluate("document.querySelector('#folders details').open = true")
@@ -312,9 +334,9 @@ async def test_history_of_a_folder_that_was_closed_is_not_shown(services: HttpSe
 
 
 async def test_everything_is_reached_by_the_keyboard_and_keeps_the_focus(
-    services: HttpServices, report: Figures
+    running: Chromium, services: HttpServices, report: Figures
 ) -> None:
-    async with opened(services) as tab:
+    async with opened(running, services) as tab:
         await tab.until(SHOWN)
         reached = []
         for then in ("Enter", "alice", "", "", ""):
@@ -337,8 +359,8 @@ async def test_everything_is_reached_by_the_keyboard_and_keeps_the_focus(
         assert await tab.evaluate("document.activeElement.parentElement.open")
 
 
-async def test_unknown_user_is_told_in_words(services: HttpServices, report: Figures) -> None:
-    async with opened(services) as tab:
+async def test_unknown_user_is_told_in_words(running: Chromium, services: HttpServices, report: Figures) -> None:
+    async with opened(running, services) as tab:
         await tab.until(SHOWN)
 
         report.knows_nobody = True
@@ -347,8 +369,8 @@ async def test_unknown_user_is_told_in_words(services: HttpServices, report: Fig
 
 
 @pytest.mark.long
-async def test_page_that_is_not_seen_leaves_its_stream_to_others(services: HttpServices) -> None:
-    async with opened(services) as tab:
+async def test_page_that_is_not_seen_leaves_its_stream_to_others(running: Chromium, services: HttpServices) -> None:
+    async with opened(running, services) as tab:
         await tab.until(SHOWN)
         asked = sum(request.endswith("/events") for request in tab.requests)
         hide = "Object.defineProperty(document, 'hidden', {value: %s, configurable: true});"
@@ -361,9 +383,11 @@ async def test_page_that_is_not_seen_leaves_its_stream_to_others(services: HttpS
 
 
 @pytest.mark.parametrize("width", [1280, 320])
-async def test_nothing_is_wider_than_the_window(services: HttpServices, report: Figures, width: int) -> None:
+async def test_nothing_is_wider_than_the_window(
+    running: Chromium, services: HttpServices, report: Figures, width: int
+) -> None:
     report.word = "x" * 300
-    async with opened(replace(services, stories=FixedStories(report.word))) as tab:
+    async with opened(running, replace(services, stories=FixedStories(report.word))) as tab:
         await tab.look(width=width)
         await tab.until(SHOWN)
         await look_up(tab, "alice")
@@ -395,10 +419,12 @@ async def violations(tab: Tab, axe: str) -> list[object]:
 @pytest.mark.long
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-async def test_axe_finds_nothing(services: HttpServices, report: Figures, axe: str, width: int, *, dark: bool) -> None:
+async def test_axe_finds_nothing(
+    running: Chromium, services: HttpServices, report: Figures, axe: str, width: int, *, dark: bool
+) -> None:
     jobs = FixedJobs()
     services = replace(services, tasks=jobs.tasks(), stories=FixedStories(is_cut=True))
-    async with opened(services) as tab:
+    async with opened(running, services) as tab:
         await tab.command("Page.setBypassCSP", enabled=True)  # axe reads HTML, which the policy forbids
         await tab.command("Page.reload")
         await tab.look(dark=dark, width=width)
@@ -415,8 +441,10 @@ async def test_axe_finds_nothing(services: HttpServices, report: Figures, axe: s
 
 @pytest.mark.long
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-async def test_axe_finds_nothing_at_the_log_in(services: HttpServices, tmp_path: Path, axe: str, *, dark: bool) -> None:
-    async with opened(services, Access(Tokens(tmp_path / "http.tokens"))) as tab:
+async def test_axe_finds_nothing_at_the_log_in(
+    running: Chromium, services: HttpServices, tmp_path: Path, axe: str, *, dark: bool
+) -> None:
+    async with opened(running, services, Access(Tokens(tmp_path / "http.tokens"))) as tab:
         await tab.command("Page.setBypassCSP", enabled=True)
         await tab.command("Page.reload")
         await tab.look(dark=dark)

@@ -8,6 +8,7 @@ import pytest
 
 from protocol.values import Dot
 from replicator.mail.view import CHANGES_KEPT, STEP_WORK, MailboxView, Message, ViewChange
+from tests.effort import spread
 from tests.store.harness import assert_same_view
 
 FLAGS = ("\\Seen", "\\Flagged", "$Later")
@@ -44,7 +45,7 @@ def test_view_knows_its_latest_changes() -> None:
 
 
 @pytest.mark.parametrize(("step_work", "changes_kept"), [(1, 1000), (100, 1), (1000, 200)])
-@pytest.mark.parametrize("seed", range(7))
+@pytest.mark.parametrize("seed", spread(2, range(7)))
 def test_bulk_changes_give_the_view_that_would_be_loaded(
     seed: int, step_work: int, changes_kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +82,7 @@ def test_bulk_changes_give_the_view_that_would_be_loaded(
             assert {uid for uid in before if before[uid] != model.get(uid)} <= told | gone
 
 
-@pytest.mark.parametrize("flags", [0, 4, 100])
+@pytest.mark.parametrize("flags", spread(2, [0, 100, 4]))
 def test_no_step_of_a_large_change_takes_more_work_than_others(flags: int) -> None:
     keywords = frozenset(f"$k{number}" for number in range(flags))
     messages = [Message(uid, bytes(16), 2, keywords, 0, 10, bytes(32), Dot("dc1.a", 2), uid) for uid in range(1, 5001)]

@@ -272,6 +272,7 @@ class Cluster:
     async def converged(self) -> dict[str, str]:
         """Wait until all nodes show the same and no entry waits, and return their digests."""
         with trio.fail_after(120):
+            pause_s = 0.02
             while True:
                 found = [await node.digests() for node in self.all()]
                 waiting = [await node.waiting() for node in self.all()]
@@ -283,7 +284,8 @@ class Cluster:
                         check_usages(node.store)
                         check_tally(node.store)
                     return found[0]
-                await trio.sleep(0.02)
+                await trio.sleep(pause_s)
+                pause_s = min(1.2 * pause_s, 0.25)
 
     async def _run(self, sid: str, name: str, task_status: trio.TaskStatus[Node]) -> None:
         config, environment = self.config(sid), self.environment(name)

@@ -4,8 +4,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from trio.testing import MockClock
 
 from tests.replication.sharing import shared
+from tests.replication.virtual_time import virtual_clock
 
 MEMORY = Path("/dev/shm")
 
@@ -25,3 +27,10 @@ def tmp_path(tmp_path: Path) -> Iterator[Path]:
         return
     with TemporaryDirectory(dir=MEMORY) as directory:
         yield Path(directory)
+
+
+@pytest.fixture
+def autojump_clock() -> Iterator[MockClock]:
+    """Return a clock that costs less than that of pytest-trio."""
+    with virtual_clock() as clock:
+        yield clock

@@ -102,6 +102,7 @@ async def test_node_with_a_lost_disk_refuses_clients_until_it_has_links(
         assert await world["dc3"].call(lambda node: node.inbox()) == before
 
 
+@pytest.mark.long
 async def test_node_with_a_lost_disk_shows_mailboxes_only_whole(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, autojump_clock) as world:
         large = [large_body(number) for number in range(100)]
@@ -225,6 +226,7 @@ async def test_acknowledged_mail_survives_power_loss_at_all_nodes(tmp_path: Path
             assert set(acknowledged) <= set(await bodies(world[sid]))
 
 
+@pytest.mark.long
 async def test_node_with_an_older_disk_copy_shows_mailboxes_only_as_last_seen(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
@@ -311,6 +313,7 @@ async def test_copied_node_ends_beside_the_original_and_may_replace_it_later(
         assert world[sid].node.store.origin != original
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("roads", [[("dc2", "dc3")], [("dc1", "dc3"), ("dc2", "dc3")]])
 async def test_copied_node_accepted_in_one_partition_ends_when_partitions_meet(
     tmp_path: Path, autojump_clock: MockClock, roads: list[tuple[str, str]]
@@ -608,6 +611,7 @@ async def test_request_is_answered_in_time_over_uselessly_slow_links(tmp_path: P
 # ---- elections
 
 
+@pytest.mark.long
 async def test_terms_change_without_forks_between_linked_nodes(tmp_path: Path, autojump_clock: MockClock) -> None:
     """No node numbers before all have dropped their mailboxes, and a new master knows the last one's heads."""
     async with running(tmp_path, autojump_clock, Plan(size=4, delay_s=(0.001, 0.2), jitter_s=0.1)) as world:

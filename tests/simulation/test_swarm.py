@@ -5,7 +5,7 @@ import pytest
 from tests.effort import examples
 from tests.simulation.soak import attempt
 
-SEEDS = range(examples(4, 100))
+SEEDS = range(examples(2, 12))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -50,6 +50,7 @@ def read_error(spark: SparkSession, **places: str) -> str:
     return str(error.value)
 
 
+@pytest.mark.long
 def test_tables_add_the_node_to_each_row(spark: SparkSession, tmp_path: Path) -> None:
     places = {node: inventory(tmp_path, node) for node in ("dc2", "dc1")}
     read = inventories.read(spark, places)
@@ -101,6 +102,7 @@ def test_lost_files_of_an_inventory_are_noticed(spark: SparkSession, tmp_path: P
     assert f"{place}/heads cannot be read" in read_error(spark, dc1=place)
 
 
+@pytest.mark.long
 def test_file_without_the_columns_of_its_table_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     place = inventory(tmp_path)
     columns: dict[str, list[str] | list[int] | list[bool]] = {
@@ -169,6 +171,7 @@ def test_file_damaged_in_transit_is_named(spark: SparkSession, tmp_path: Path) -
     assert said.endswith("copy the inventory again, or write a new one")
 
 
+@pytest.mark.long
 def test_spark_settings_to_ignore_files_have_no_effect(spark: SparkSession, tmp_path: Path) -> None:
     """Otherwise unreadable rows, and the rows of a file removed meanwhile, would count as differences of their node."""
     generated = generate(tmp_path, Recipe(2000))

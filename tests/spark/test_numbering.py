@@ -29,6 +29,7 @@ def sizes(frame: DataFrame) -> list[int]:
     return [one["count"] for one in frame.groupBy(spark_partition_id()).count().collect()]
 
 
+@pytest.mark.long
 def test_rows_are_numbered_in_order_within_each_mailbox(spark: SparkSession) -> None:
     rng = random.Random(5)
     counts = [300, 0, *(rng.randint(1, 9) for _ in range(40)), 200]

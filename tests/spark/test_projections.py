@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from resync.inventory import TABLES
@@ -27,6 +28,7 @@ def shown_by(node: str, mailboxes: int) -> list[Record]:
     ]
 
 
+@pytest.mark.long
 def test_wrong_rows_of_the_index_are_found_by_kind(spark: SparkSession, tmp_path: Path) -> None:
     rng = random.Random(7)
     expected: dict[tuple[str, bytes, bytes], tuple[str, object]] = {}
@@ -59,6 +61,7 @@ def test_wrong_rows_of_the_index_are_found_by_kind(spark: SparkSession, tmp_path
     assert {(one["node"], one["what"]): one["count"] for one in projections.counted(damaged).collect()} == counts
 
 
+@pytest.mark.long
 def test_correct_index_has_no_damage(spark: SparkSession, tmp_path: Path) -> None:
     messages = shown_by("a", 40)
     write(

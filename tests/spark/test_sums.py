@@ -35,6 +35,7 @@ def classified(read: Inventories) -> DataFrame:
     return mailboxes.classified(compared(read), read.tables["heads"], read.tables["folders"], read.nodes)
 
 
+@pytest.mark.long
 def test_mailboxes_are_equal_exactly_where_digests_are_equal(spark: SparkSession, tmp_path: Path) -> None:
     rng = random.Random(11)
     cluster = Cluster(3)
@@ -107,20 +108,24 @@ def test_folders_without_a_tree_head_are_damaged_even_if_all_nodes_agree(spark: 
     assert [(one["is_tree"], one["relation"]) for one in related.collect()] == [(True, "damaged")]
 
 
-@pytest.mark.parametrize(("one", "other"), [(b"x", b"x"), (None, None), (b"x", b"y"), (None, b""), (b"x", None)])
-def test_trees_whose_annotations_differ_are_not_equal(
-    spark: SparkSession, tmp_path: Path, one: bytes | None, other: bytes | None
-) -> None:
+@pytest.mark.long
+def test_trees_whose_annotations_differ_are_not_equal(spark: SparkSession, tmp_path: Path) -> None:
+    cases = [(b"x", b"x"), (None, None), (b"x", b"y"), (None, b""), (b"x", None)]
     state = MailboxState(1, 1, {"a.x": 1})
-    head = head_record(b"t" * 16, state, Dot("a.x", 1), stated_count=0, stated_sum=0, master="a")
-    annotation = {"user": "alice", "folder": b"", "name": "/private/comment", "time": 1, "sid": "a"}
-    for node, value in (("a", one), ("b", other)):
-        tables = {"heads": [{**head, "uidvalidity": 0}], "annotations": [{**annotation, "value": value}]}
-        write(tmp_path / node, node, tables)
+    for node, values in zip("ab", zip(*cases, strict=True), strict=True):
+        heads, annotations = [], []
+        for number, value in enumerate(values):
+            head = head_record(bytes([number]) * 16, state, Dot("a.x", 1), stated_count=0, stated_sum=0, master="a")
+            heads.append({**head, "user": f"user{number}", "uidvalidity": 0})
+            shared = {"user": f"user{number}", "folder": b"", "name": "/private/comment", "time": 1, "sid": "a"}
+            annotations.append({**shared, "value": value})
+        write(tmp_path / node, node, {"heads": heads, "annotations": annotations})
     found = compared(inventories.read(spark, {node: str(tmp_path / node) for node in "ab"})).collect()
-    assert [row["is_equal"] for row in found] == [one == other]
+    equal = {row["mailbox"][0]: row["is_equal"] for row in found}
+    assert equal == {number: one == other for number, (one, other) in enumerate(cases)}
 
 
+@pytest.mark.long
 def test_rows_are_summed_before_the_shuffle(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,7 +27,7 @@ from tests.effort import examples
 from tests.store.consistency import check
 from tests.store.crash_child import MAILBOXES, USER, Step, body_of
 
-ROUNDS = int(os.environ.get("CRASH_ROUNDS", examples(15, 60)))
+ROUNDS = int(os.environ.get("CRASH_ROUNDS", examples(15, 30)))
 SEED = int(os.environ.get("CRASH_SEED", "1"))
 ROUNDS_A_DATABASE = 10
 DEADLINE_S = 60  # a longer round counts as a hang

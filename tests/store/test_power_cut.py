@@ -14,6 +14,7 @@ import pytest
 from replicator.runtime.environment import Environment
 from replicator.store.db.schema import PAGE_BYTES
 from replicator.store.store import Store
+from tests.effort import first
 from tests.store.consistency import check_file
 from tests.store.harness import INBOX, connection_of, creating, expunging, flagging, guid, open_store, saving
 
@@ -50,7 +51,7 @@ async def run_load(path: Path, rng: random.Random) -> list[Acknowledged]:
     return acknowledged
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", first(1, [1, 2]))
 async def test_acknowledged_changes_survive_a_power_cut(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     acknowledged = await run_load(tmp_path, rng)

@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol import commands as c
@@ -18,6 +18,7 @@ from protocol.parser import Request
 from protocol.values import Dot, UidSet
 from replicator.tracing.descriptions import NAMES, Place, describe, is_named, name_of
 from resync.entry import Entry, FlagAdd, FolderCreate, MailAdd, tree_id
+from tests.effort import examples
 from tests.protocol import strategies
 from tests.tracing.fixed_links import INBOX_ID, OTHER_ID
 
@@ -42,6 +43,7 @@ def with_secret(value: T) -> T:
 
 
 @pytest.mark.parametrize("kind", [*strategies.COMMANDS, *strategies.REPLIES], ids=lambda kind: kind.__name__)
+@settings(max_examples=examples(10, 100))
 @given(data=st.data())
 def test_literals_are_told_by_size_and_mark_only(kind: type, data: st.DataObject) -> None:
     said = cast("c.Command | c.Reply", with_secret(data.draw(strategies.of_class(kind))))
@@ -61,6 +63,7 @@ def literals_of(value: object) -> list[bytes]:
 
 
 @pytest.mark.parametrize("kind", strategies.COMMANDS, ids=lambda kind: kind.__name__)
+@settings(max_examples=examples(10, 100))
 @given(data=st.data())
 def test_names_of_commands_are_those_of_the_wire(kind: type, data: st.DataObject) -> None:
     command = cast("c.Command", data.draw(strategies.of_class(kind)))

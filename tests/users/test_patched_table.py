@@ -14,6 +14,7 @@ from replicator.users.decoys import Decoys
 from replicator.users.passwd_file.line import PasswdFileError
 from replicator.users.passwd_file.stretch import stretch_between
 from replicator.users.passwd_file.table import SECRET, UserTable, read_whole_file
+from tests.effort import examples
 
 TEXTS = st.lists(st.sampled_from([b"a", b"b", b"ab", b"", b"\r", b"aa"]), max_size=8).map(
     lambda lines: b"".join(line + b"\n" for line in lines)
@@ -143,7 +144,7 @@ class Reader:
         return removed is not None
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(100, 300))
 @given(st.lists(FILES, min_size=2, max_size=5))
 def test_a_patched_table_is_as_one_that_is_read_as_a_whole(versions: list[str]) -> None:
     with TemporaryDirectory() as directory:
@@ -152,7 +153,7 @@ def test_a_patched_table_is_as_one_that_is_read_as_a_whole(versions: list[str]) 
             reader.read(text.encode())
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(100, 300))
 @given(st.lists(st.lists(EDITS, min_size=1, max_size=2), min_size=1, max_size=12))
 def test_a_table_stays_right_through_a_history_of_edits(history: list[list[Edit]]) -> None:
     with TemporaryDirectory() as directory:

@@ -104,6 +104,7 @@ def test_cluster_stops_and_starts_again_with_its_mail(tmp_path: Path, running: l
     assert again.finish() == 0
 
 
+@pytest.mark.long
 def test_cluster_under_nohup_outlives_the_terminal(tmp_path: Path, running: list[Running]) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which the process inherits
     try:

@@ -77,7 +77,7 @@ def histories(draw: st.DrawFn) -> History:
 
 
 @given(histories())
-@settings(max_examples=examples(300, 3000))
+@settings(max_examples=examples(100, 3000))
 def test_lines_lead_from_each_entry_to_its_predecessors(history: History) -> None:
     lines = [*drawn(history)]
     assert [line.name for line in lines if line.name is not None] == [name for name, _ in history]

@@ -84,6 +84,7 @@ def test_partitions_work_alone_and_become_equal_afterwards(
     load.do(CHANGES)
 
 
+@pytest.mark.long
 def test_slow_links_lose_nothing(cluster: Cluster, load: Load) -> None:
     links = [cluster.link(*pair) for pair in combinations(SIDS, 2)]
     for link in links:

@@ -160,6 +160,7 @@ def test_node_with_a_full_disk_falls_behind_and_catches_up(cluster: Cluster, dis
     assert count(dc1, "behind") == 40
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("size_bytes", "mails"), [(4_000_000, 1), (40_000, 30)])
 def test_status_reports_the_entry_that_the_disk_has_no_room_for(
     cluster: Cluster, disk: Disk, size_bytes: int, mails: int
@@ -202,6 +203,7 @@ def without_room(node: Node) -> float:
     return float(text.partition(line)[2].partition("\n")[0] or 0)
 
 
+@pytest.mark.long
 def test_node_stopped_on_a_full_disk_starts_and_reads(cluster: Cluster, disk: Disk) -> None:
     dc1 = cluster.nodes[0]
     assert send(dc1, "reader", mail(0)) == 250

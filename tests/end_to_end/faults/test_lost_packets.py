@@ -59,15 +59,10 @@ def pull(network: Network) -> None:
     network.pull("dc2")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("user", "break_network"),
-    [
-        ("parted", part),
-        *(
-            pytest.param(*case, marks=pytest.mark.long)
-            for case in (("lossy", make_lossy), ("deaf", deafen), ("pulled", pull))
-        ),
-    ],
+    [("parted", part), ("lossy", make_lossy), ("deaf", deafen), ("pulled", pull)],
 )
 def test_nodes_work_on_and_become_equal_after_packet_loss(
     cluster: Cluster, network: Network, user: str, break_network: Callable[[Network], None]

@@ -52,6 +52,7 @@ def shown(node: Node, user: str) -> dict[str, int]:
         return {message.token: message.uid for message in fetch(client)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sid", SIDS)
 @pytest.mark.parametrize("number", range(ROUNDS))
 def test_paused_master_carries_out_waiting_commands_without_a_fork(cluster: Cluster, sid: str, number: int) -> None:

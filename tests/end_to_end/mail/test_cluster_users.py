@@ -76,7 +76,7 @@ def wait_for(true: object) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("doors", [0, 1])
+@pytest.mark.parametrize("doors", [1, pytest.param(0, marks=pytest.mark.long)])
 async def test_users_changed_at_one_node_are_users_of_all(tmp_path: Path, doors: int) -> None:
     near, far = cluster_in(tmp_path, doors)
 

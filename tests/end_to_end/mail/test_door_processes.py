@@ -119,6 +119,7 @@ def test_a_door_that_is_killed_takes_its_connections_along_and_nothing_else(node
     wait_for("the new process serves clients, too", lambda: delivers_at(new, node))
 
 
+@pytest.mark.long
 def test_a_door_that_hangs_is_replaced(node: Node) -> None:
     hung, stays = doors_of(node)
     hung.suspend()
@@ -128,6 +129,7 @@ def test_a_door_that_hangs_is_replaced(node: Node) -> None:
     wait_for("the new process serves clients, too", lambda: delivers_at(new, node))
 
 
+@pytest.mark.long
 def test_doors_end_with_a_core_that_is_killed(node: Node) -> None:
     senders, doors = senders_at_both(node), doors_of(node)
     for sender in senders:
@@ -143,6 +145,7 @@ def test_doors_end_with_a_core_that_is_killed(node: Node) -> None:
     assert set[str]().union(*(sender.acknowledged for sender in senders)) <= shown(node)
 
 
+@pytest.mark.long
 def test_doors_end_in_order_with_their_node_and_heed_no_signals_themselves(node: Node) -> None:
     doors = doors_of(node)
     with connect_lmtp(node.address("lmtp")) as connection:
@@ -168,6 +171,7 @@ def serial_number(address: Address) -> int:
         return x509.load_der_x509_certificate(shown).serial_number
 
 
+@pytest.mark.long
 async def test_all_doors_show_renewed_certificates(tmp_path: Path) -> None:
     authority = Authority.create(tmp_path, "tests")
     authority.issue("dc1")
@@ -231,6 +235,7 @@ def greeting_of(lmtp: Address) -> bytes:
         return connection.receive()[0]
 
 
+@pytest.mark.long
 async def test_fresh_doors_run_the_program_of_the_disk_if_they_fit_the_core(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

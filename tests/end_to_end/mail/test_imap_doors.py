@@ -72,6 +72,7 @@ def test_sessions_at_two_doors_see_each_others_changes(node: Node) -> None:
         assert other.select("New")[1] == [b"1"]
 
 
+@pytest.mark.long
 def test_a_client_that_idles_hears_of_what_is_done_at_another_door(node: Node) -> None:
     with at_each_door(node) as (one, other):
         one.send(b"i IDLE\r\n")
@@ -112,6 +113,7 @@ def open_files(process: psutil.Process) -> list[str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_doors_search_by_search_texts_whatever_happens_to_their_file(node: Node) -> None:
     file = node.data / "search.db"
@@ -151,6 +153,7 @@ def test_doors_search_by_search_texts_whatever_happens_to_their_file(node: Node)
     assert node.get("/healthz")["healthy"]
 
 
+@pytest.mark.long
 def test_limits_of_a_user_hold_for_all_doors_together(node: Node) -> None:
     open_ones = [log_in(node, "bob") for _ in range(SESSIONS_MAX)]
     with imaplib.IMAP4(*node.address("imap"), timeout=60) as client:
@@ -169,6 +172,7 @@ def _can_log_in(client: imaplib.IMAP4) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_a_wrong_password_is_refused_at_every_door(node: Node) -> None:
     for _ in range(3):
         refused = pytest.raises(imaplib.IMAP4.error, match="AUTHENTICATIONFAILED")
@@ -187,6 +191,7 @@ def retiring(node: Node) -> int:
     return int(value)
 
 
+@pytest.mark.long
 def test_a_reload_opens_fresh_doors_and_ends_no_session(node: Node) -> None:
     before = doors_of(node)
     with at_each_door(node) as (one, other):
@@ -215,6 +220,7 @@ def test_a_reload_opens_fresh_doors_and_ends_no_session(node: Node) -> None:
     assert node.get("/healthz")["healthy"]
 
 
+@pytest.mark.long
 def test_a_further_reload_ends_sessions_that_are_left_of_the_doors_before_the_last(node: Node) -> None:
     before = doors_of(node)
     with at_each_door(node) as (one, _):
@@ -227,6 +233,7 @@ def test_a_further_reload_ends_sessions_that_are_left_of_the_doors_before_the_la
     wait_for("as many doors as configured", lambda: len(doors_of(node)) == len(before))
 
 
+@pytest.mark.long
 def test_a_door_that_dies_while_another_one_retires_is_opened_again(node: Node) -> None:
     before = doors_of(node)
     with at_each_door(node) as (one, other):

@@ -67,6 +67,7 @@ def maildir(directory: Path, folder: str) -> list[Path]:
     return sorted(path for part in ("cur", "new") for path in (directory / "mail" / folder / part).iterdir())
 
 
+@pytest.mark.long
 def test_mbsync_syncs_from_one_node_and_changes_through_another(cluster: Cluster, tmp_path: Path) -> None:
     first, second, third = cluster.nodes
     deliver(first, hard_messages()[:20], ["alice"])

@@ -93,12 +93,13 @@ def fetch(node: Node, user: str, reader: Reader) -> None:
     assert reader.is_unchanged
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("user", "mail"),
     [
         ("structured", LargeMail.attached(SIZE, 1)),
-        pytest.param("plain", LargeMail.plain(SIZE, 2), marks=pytest.mark.long),
-        pytest.param("scattered", LargeMail.scattered(SIZE, 6), marks=pytest.mark.long),
+        ("plain", LargeMail.plain(SIZE, 2)),
+        ("scattered", LargeMail.scattered(SIZE, 6)),
     ],
     ids=["structured", "plain", "scattered"],
 )
@@ -174,6 +175,7 @@ def contents(found: dict[Path, int]) -> dict[Path, int]:
     return {path: size for path, size in found.items() if path.name.startswith("content")}
 
 
+@pytest.mark.long
 def test_interrupted_delivery_leaves_no_attachment_behind(cluster: Cluster) -> None:
     dc1 = cluster.nodes[0]
     before = scrubbed(dc1)

@@ -86,6 +86,7 @@ def expunge_first(node: Node, count: int) -> set[str]:
     return {message.token for message in messages}
 
 
+@pytest.mark.long
 def test_restored_node_becomes_equal_and_no_uid_is_used_twice(tmp_path: Path) -> None:
     here, there, backup = list[str](), list[str](), tmp_path / "backup"
     with Cluster(tmp_path / "nodes", ["alice"], size=3) as cluster:
@@ -130,6 +131,7 @@ def serves(node: Node) -> bool:
     return is_in
 
 
+@pytest.mark.long
 def test_restored_node_serves_nobody_before_it_meets_its_cluster(tmp_path: Path) -> None:
     acknowledged, backup = list[str](), tmp_path / "backup"
     with Cluster(tmp_path / "nodes", ["alice"], size=2) as cluster:
@@ -169,6 +171,7 @@ def test_restored_node_serves_nobody_before_it_meets_its_cluster(tmp_path: Path)
         assert shown(dc2) == kept
 
 
+@pytest.mark.long
 def test_death_of_the_node_or_of_the_command_in_the_middle_of_a_backup(tmp_path: Path) -> None:
     with Cluster(tmp_path / "nodes", ["alice"], size=2) as cluster:
         dc1, _ = cluster.nodes

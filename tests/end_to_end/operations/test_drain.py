@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from benchmarks.clusters.cluster import Cluster
 from tests.end_to_end.helpers.ledger import log_in
 
@@ -29,6 +31,7 @@ def printed(cluster: Cluster, *arguments: str, code: int = 0) -> str:
     return ended.stdout
 
 
+@pytest.mark.long
 def test_drained_node_serves_on_and_tells_when_it_can_be_stopped(tmp_path: Path) -> None:
     with Cluster(tmp_path, ["alice"], size=2, copies=2) as cluster, ExitStack() as stack:
         alice = log_in(cluster.nodes[0], "alice")
@@ -55,6 +58,7 @@ def test_drained_node_serves_on_and_tells_when_it_can_be_stopped(tmp_path: Path)
         printed(cluster, "health")
 
 
+@pytest.mark.long
 def test_sessions_that_are_left_are_ended_when_their_time_is_over(tmp_path: Path) -> None:
     with Cluster(tmp_path, ["alice"], size=2, copies=1) as cluster, ExitStack() as stack:
         alice = log_in(cluster.nodes[0], "alice")

@@ -28,6 +28,7 @@ def replicator(cluster: Cluster, sid: str, *arguments: str) -> dict[str, object]
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("doors", [0, 1])
 def test_mail_goes_at_all_nodes_and_comes_back(tmp_path: Path, doors: int) -> None:
     extra = f"[workers]\ndoors = {doors}\n"

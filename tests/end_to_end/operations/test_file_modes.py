@@ -77,6 +77,7 @@ def test_directory_that_is_open_to_its_group_is_shared_with_it_and_nothing_else_
         assert {mode.replace("s", "x") for mode in modes(shared).values()} == {"drwxrwx---", "-rw-rw----"}
 
 
+@pytest.mark.long
 def test_what_others_can_read_is_told_at_the_start_and_left_alone(tmp_path: Path) -> None:
     with Cluster(tmp_path / "cluster", ["alice"], size=1, copies=1) as cluster:
         [node] = cluster.nodes

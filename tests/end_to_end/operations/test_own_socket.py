@@ -28,6 +28,7 @@ def sid_of(answer: subprocess.CompletedProcess[str]) -> str:
     return str(node["status"]["sid"])
 
 
+@pytest.mark.long
 def test_commands_reach_a_node_that_listens_nowhere(tmp_path: Path) -> None:
     with Cluster(tmp_path, ["alice"], "sh -c 'umask 000; exec \"$@\"' sh", size=1, copies=1) as cluster:
         [node] = cluster.nodes

@@ -138,12 +138,14 @@ def test_rebuild_interrupted_before_any_data_leaves_the_node_unchanged(cluster: 
     assert rebuilt.stdout.startswith(f"rebuilt from dc1, dc2: 1 folders, {len(MAILS)} messages, {len(MAILS)} bodies\n")
 
 
+@pytest.mark.long
 def test_rebuild_refuses_a_running_node(cluster: Cluster) -> None:
     refused = replicator(cluster, "rebuild", "--from-peers")
     assert (refused.returncode, "another process has it open" in refused.stderr) == (1, True)
     assert cluster.node("dc3").is_running
 
 
+@pytest.mark.long
 def test_rebuild_requires_the_source_of_the_mail(cluster: Cluster) -> None:
     refused = replicator(cluster, "rebuild")
     assert (refused.returncode, "confirm by --from-peers" in refused.stderr) == (2, True)

@@ -39,6 +39,7 @@ def deliver(cluster: Cluster, sid: str, subject: str) -> None:
         client.sendmail("sender@example.org", ["alice"], f"Subject: {subject}\r\n\r\n{subject}\r\n")
 
 
+@pytest.mark.long
 def test_resync_makes_parted_nodes_equal_and_names_damage(cluster: Cluster) -> None:
     deliver(cluster, "dc1", "before")
     cluster.partition(["dc1"], ["dc2", "dc3"])

@@ -45,6 +45,7 @@ def clients_at_all_doors(node: Node, doors: int, stack: ExitStack) -> list[imapl
     return clients
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("doors", [0, 2])
 def test_sessions_are_listed_and_ended_in_whichever_process_they_are(tmp_path: Path, doors: int) -> None:
     with (

@@ -36,7 +36,7 @@ def url(node: Node) -> str:
     return f"http://{host}:{port}"
 
 
-@pytest.mark.parametrize("doors", [0, 2])
+@pytest.mark.parametrize("doors", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_a_node_ends_in_order_and_is_gone_when_the_command_returns(tmp_path: Path, doors: int) -> None:
     extra = f"[workers]\ndoors = {doors}\n"
     with Cluster(tmp_path, ["alice"], size=2, copies=1, extra=extra) as cluster, ExitStack() as stack:
@@ -62,6 +62,7 @@ def test_a_node_ends_in_order_and_is_gone_when_the_command_returns(tmp_path: Pat
         assert again.select("INBOX") == ("OK", [b"1"])
 
 
+@pytest.mark.long
 def test_from_elsewhere_the_node_answers_no_more(tmp_path: Path) -> None:
     with Cluster(tmp_path, ["alice"], size=1, copies=1) as cluster:
         node = cluster.nodes[0]
@@ -79,6 +80,7 @@ def test_from_elsewhere_the_node_answers_no_more(tmp_path: Path) -> None:
             assert "is the node running?" in again.stderr
 
 
+@pytest.mark.long
 def test_clients_are_sent_elsewhere_first_for_a_time(tmp_path: Path) -> None:
     with Cluster(tmp_path, ["alice"], size=1, copies=1) as cluster, ExitStack() as stack:
         node = cluster.nodes[0]
@@ -140,7 +142,8 @@ def supervised(file: Path, notify: NotifySocket, runs: int) -> Iterator[Sequence
         supervisor.join()
 
 
-@pytest.mark.parametrize("anew", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("anew", [True, False])
 def test_a_service_manager_that_starts_the_node_anew_is_named(tmp_path: Path, *, anew: bool) -> None:
     file = tmp_path / "dc1.toml"
     file.write_text('[node]\nid = "dc1"\n', "utf-8")

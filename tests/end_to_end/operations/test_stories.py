@@ -37,6 +37,7 @@ def deliver(cluster: Cluster, sid: str, mail: str = MAIL) -> None:
         client.sendmail("sender@example.org", ["alice"], mail)
 
 
+@pytest.mark.long
 def test_mail_that_is_there_twice_and_then_gone(cluster: Cluster) -> None:
     deliver(cluster, "dc1", "Subject: hello\r\n\r\nhello\r\n")
     cluster.wait_until_equal()

@@ -8,10 +8,13 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from benchmarks.clusters.cluster import Cluster
 from tests.end_to_end.helpers.ledger import log_in
 
 
+@pytest.mark.long
 def test_top_tells_what_a_client_does(tmp_path: Path) -> None:
     extra = "[workers]\ndoors = 1\n"
     with Cluster(tmp_path, ["alice"], size=2, copies=2, extra=extra) as cluster, ExitStack() as stack:

@@ -123,6 +123,7 @@ def test_refusals_are_errors(cluster: Cluster) -> None:
         assert told in ended.stderr
 
 
+@pytest.mark.long
 def test_trace_ends_with_the_link_and_with_the_node(tmp_path: Path) -> None:
     with Cluster(tmp_path / "nodes", ["alice"], size=2) as cluster:
         with tracing(cluster, "dc2", "--user", "alice") as process:

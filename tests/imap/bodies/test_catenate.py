@@ -16,6 +16,7 @@ from replicator.imap.services import ImapServices
 from replicator.imap.wire.connection import WHOLE_LITERAL_BYTES
 from replicator.imap.wire.message_urls import MAX_URL
 from replicator.mail.mailstore import Folder, NewMessage
+from tests.effort import spread
 from tests.imap.arrangements import in_the_core
 from tests.imap.client import Client, connected, fill
 from tests.imap_data.dovecot import needs_dovecot, said_by_dovecot
@@ -109,8 +110,8 @@ async def send(client: Client, chunks: Iterable[tuple[bytes, bytes | None]], wai
     return await client.line()
 
 
-@pytest.mark.parametrize("sizes", [*product(SIZES, repeat=2)])
-@pytest.mark.parametrize("waiting", range(16))
+@pytest.mark.parametrize("sizes", spread(4, product(SIZES, repeat=2)))
+@pytest.mark.parametrize("waiting", spread(6, range(16)))
 async def test_all_kinds_of_literals_mix(
     mail: HookedMail, served: ImapServices, inbox: Folder, sizes: tuple[int, ...], waiting: int
 ) -> None:
@@ -152,7 +153,7 @@ async def test_command_may_come_octet_by_octet(mail: HookedMail, served: ImapSer
 
 
 @pytest.mark.parametrize("sign", ["", "+"])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", spread(2, SIZES))
 @pytest.mark.parametrize(
     ("url", "why"),
     [

@@ -45,7 +45,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-@pytest.mark.parametrize("seed", range(examples(4, 40)))
+@pytest.mark.parametrize("seed", range(examples(2, 40)))
 async def test_few_new_messages_are_inserted(
     served: ImapServices, mail: HookedMail, made: list[int], seed: int
 ) -> None:

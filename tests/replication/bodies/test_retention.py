@@ -127,6 +127,7 @@ async def test_pause_between_rounds_follows_from_keep_expunged(
     assert [round(at / pause_s) for at in looks] == [1, 2], "also after a failure"
 
 
+@pytest.mark.long
 async def test_body_that_arrives_after_its_message_was_forgotten_is_removed(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
@@ -227,6 +228,7 @@ async def test_round_removes_all_in_several_slices(
         assert count == 1
 
 
+@pytest.mark.long
 async def test_returning_node_does_not_fetch_bodies_that_have_expired(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

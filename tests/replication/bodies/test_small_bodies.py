@@ -28,6 +28,7 @@ from replicator.replication.links.link import PeerLink
 from replicator.store.bodies.body_rows import StoredBody, lacking_count, replace_body
 from replicator.store.db.transaction import Transaction
 from replicator.store.store import Store
+from tests.effort import spread
 from tests.replication.cluster import Cluster, Node, cluster, until
 from tests.replication.log.truncating import forget_log
 
@@ -102,7 +103,7 @@ async def test_reply_has_as_many_bodies_as_have_room_and_large_ones_come_one_by_
         assert sorted((await node.bodies()).values()) == sorted(texts)
 
 
-@pytest.mark.parametrize("reason", ["damaged", "refused", "nonsense", "empty", "no such capability"])
+@pytest.mark.parametrize("reason", spread(3, ["damaged", "refused", "nonsense", "empty", "no such capability"]))
 async def test_bodies_that_do_not_come_together_are_fetched_one_by_one(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:

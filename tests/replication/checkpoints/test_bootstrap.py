@@ -79,6 +79,7 @@ async def test_new_node_installs_checkpoints_and_goes_on_from_there(tmp_path: Pa
             assert again.total == 0, "the node is not new any more"
 
 
+@pytest.mark.long
 async def test_damaged_checkpoint_makes_the_node_ask_for_the_whole_log(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -103,6 +104,7 @@ async def test_node_without_its_object_store_begins_empty(
     assert "does not begin with checkpoints" in caplog.text
 
 
+@pytest.mark.long
 async def test_bootstrap_ignores_checkpoints_that_are_too_recent(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

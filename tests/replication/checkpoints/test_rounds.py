@@ -170,6 +170,7 @@ async def test_log_grown_by_a_quarter_of_its_limit_starts_a_round(
         assert await node.objects() == await node.listed()
 
 
+@pytest.mark.long
 async def test_log_is_kept_for_an_absent_node_until_its_limit(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

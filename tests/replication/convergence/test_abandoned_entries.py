@@ -47,6 +47,7 @@ def time(nodes: Cluster) -> int:
     return nodes["dc1"].store.last_time + 1
 
 
+@pytest.mark.long
 async def test_mail_of_abandoned_entries_is_saved_again_once(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -112,6 +113,7 @@ async def test_folders_of_one_name_and_time_are_all_created_again(tmp_path: Path
             assert {*ids} <= {folder.mailbox_id for folder in await node.mail.folders(USER)}
 
 
+@pytest.mark.long
 async def test_entries_wait_while_their_folder_cannot_be_created_again(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -194,6 +196,7 @@ async def test_mail_that_an_abandoned_merge_removed_is_not_saved_again(
         assert sorted((await nodes["dc2"].bodies()).values()) == ["before", "kept", "other"]
 
 
+@pytest.mark.long
 async def test_no_entry_is_abandoned_while_a_node_is_away_that_was_not_removed(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
@@ -249,6 +252,7 @@ async def test_node_that_can_replay_a_branch_becomes_master_to_merge_it(
         assert not await nodes["dc1"].waiting()
 
 
+@pytest.mark.long
 async def test_uids_of_one_abandoned_branch_say_nothing_about_another(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
@@ -266,6 +270,7 @@ async def test_uids_of_one_abandoned_branch_say_nothing_about_another(
         assert sorted((await nodes["dc2"].bodies()).values()) == ["before", "one", "two"]
 
 
+@pytest.mark.long
 async def test_folder_that_an_abandoned_branch_deleted_is_not_created(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

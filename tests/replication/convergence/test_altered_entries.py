@@ -95,6 +95,7 @@ async def test_new_node_becomes_equal_although_it_gets_the_altered_entry(
         await forget_logs(nodes)
 
 
+@pytest.mark.long
 async def test_altered_head_is_reported_once_for_each_peer_until_resync_corrects_it(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

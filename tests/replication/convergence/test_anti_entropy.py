@@ -62,6 +62,7 @@ async def ahead_of_the_log(tmp_path: Path, clock: MockClock, monkeypatch: pytest
         yield nodes
 
 
+@pytest.mark.long
 async def test_all_nodes_get_a_state_ahead_of_the_log(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +97,7 @@ async def test_what_a_node_counts_as_received_and_never_got_is_found(tmp_path: P
             assert await node.bodies(user="carol") == {1: "missed"}
 
 
+@pytest.mark.long
 async def test_nodes_compare_after_masters_have_joined_what_logs_have_brought(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

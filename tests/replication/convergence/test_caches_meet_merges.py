@@ -117,7 +117,7 @@ async def new_disk(nodes: Cluster, sid: str) -> None:
 
 
 @pytest.mark.parametrize("uid", list(UidConflict))
-@pytest.mark.parametrize("seed", range(examples(3, 12)))
+@pytest.mark.parametrize("seed", range(examples(2, 12)))
 async def test_cache_from_any_node_is_brought_up_to_date_by_any_other(
     tmp_path: Path, autojump_clock: MockClock, uid: UidConflict, seed: int
 ) -> None:

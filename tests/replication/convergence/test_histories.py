@@ -16,6 +16,7 @@ from replicator.store.db.transaction import Transaction
 from replicator.store.repair.row_repair import OtherBody, entries_with, put_right
 from replicator.tasks import ResyncOptions
 from resync.entry import anchor, tree_id
+from tests.effort import spread
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
 from tests.replication.tasks.planted_damage import alter_history
 from tests.replication.tasks.running import check_at, resync_at
@@ -65,7 +66,7 @@ SOME = [["dc1"], ["dc2"], ["dc3"], ["dc2", "dc3"], ["dc1", "dc2", "dc3"]]
 
 
 @pytest.mark.parametrize("of_tree", [False, True], ids=["mailbox", "tree"])
-@pytest.mark.parametrize("altered", SOME, ids="-".join)
+@pytest.mark.parametrize("altered", spread(2, SOME), ids="-".join)
 async def test_resync_joins_histories(
     tmp_path: Path, autojump_clock: MockClock, altered: Sequence[str], *, of_tree: bool
 ) -> None:
@@ -77,7 +78,7 @@ async def test_resync_joins_histories(
 
 
 @pytest.mark.parametrize("of_tree", [False, True], ids=["mailbox", "tree"])
-@pytest.mark.parametrize("altered", SOME, ids="-".join)
+@pytest.mark.parametrize("altered", spread(1, SOME), ids="-".join)
 async def test_nodes_join_histories_after_an_election(
     tmp_path: Path, autojump_clock: MockClock, altered: Sequence[str], *, of_tree: bool
 ) -> None:
@@ -107,8 +108,8 @@ def mismatches(node: Node) -> float:
     return node.registry.get_sample_value("replicator_history_mismatches_total") or 0
 
 
-@pytest.mark.parametrize("writer", ["dc1", "dc2", "dc3"])
-@pytest.mark.parametrize("altered", SOME, ids="-".join)
+@pytest.mark.parametrize("writer", spread(2, ["dc1", "dc2", "dc3"]))
+@pytest.mark.parametrize("altered", spread(2, SOME), ids="-".join)
 async def test_next_change_makes_nodes_equal_soon(
     tmp_path: Path,
     autojump_clock: MockClock,

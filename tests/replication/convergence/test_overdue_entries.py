@@ -217,6 +217,7 @@ async def test_overdue_entries_are_reported_and_their_state_adopted(
         assert not (await nodes["dc2"].report.node_status()).overdue
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("longest_s", [timing.OVERDUE_AMONG_OTHERS_S, 2 * timing.OVERDUE_S])
 async def test_entries_that_wait_for_their_turn_are_not_overdue_for_long(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, longest_s: float
@@ -288,6 +289,7 @@ async def test_entry_that_nobody_joins_is_overdue_soon_after_the_last_of_the_oth
         await nodes.converged()
 
 
+@pytest.mark.long
 async def test_entries_that_can_never_be_applied_are_abandoned_together(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

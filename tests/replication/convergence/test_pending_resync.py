@@ -33,6 +33,7 @@ async def write_without(nodes: Cluster, *sids: str) -> None:
     await nodes.converged()
 
 
+@pytest.mark.long
 async def test_postponed_mailbox_is_not_settled_until_it_is_equal(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

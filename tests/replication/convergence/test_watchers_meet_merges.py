@@ -107,7 +107,7 @@ async def check(node: Node, watcher: Watcher) -> None:
 
 
 @pytest.mark.parametrize("uid", [UidConflict.RENUMBER, UidConflict.UIDVALIDITY])
-@pytest.mark.parametrize("seed", range(examples(3, 20)))
+@pytest.mark.parametrize("seed", range(examples(1, 20)))
 async def test_watchers_believe_what_is_so(
     tmp_path: Path, autojump_clock: MockClock, seed: int, uid: UidConflict
 ) -> None:

@@ -25,6 +25,7 @@ from replicator.store.checkpoints.container import ContainerKind, seal
 from replicator.store.checkpoints.entry_object import entry_name, write_entry
 from replicator.store.db import queries
 from resync.entry import Change, Entry, FlagAdd, MailAdd
+from tests.effort import spread
 from tests.replication.cluster import EPOCH_MS, USER, Cluster, cluster, until
 from tests.replication.stranger import INBOX, ORIGIN, Stranger, approach, header, reasons
 
@@ -231,7 +232,7 @@ async def test_failing_object_store_is_not_used_for_a_while(tmp_path: Path, auto
         assert len(objects(nodes)) == 1
 
 
-@pytest.mark.parametrize("hangs_at", ["dc1", "dc3"])
+@pytest.mark.parametrize("hangs_at", spread(1, ["dc1", "dc3"]))
 async def test_hanging_object_store_delays_only_one_entry(
     tmp_path: Path, autojump_clock: MockClock, hangs_at: str, caplog: pytest.LogCaptureFixture
 ) -> None:

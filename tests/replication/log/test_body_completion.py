@@ -293,6 +293,7 @@ async def test_download_interrupted_after_its_last_chunk_repeats_no_chunk(
         assert [file.read_bytes() for file in contents(nodes["dc1"])] == [data]
 
 
+@pytest.mark.long
 async def test_abandoned_partial_download_is_removed(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,7 +74,7 @@ def last_dot_of(node: Node) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("lose", first(1, [DELETE, GARBLE]))
-@pytest.mark.parametrize("author", ["dc1", "dc2"])
+@pytest.mark.parametrize("author", first(1, ["dc2", "dc1"]))
 async def test_peer_adopts_lost_entries_and_gets_the_later_ones(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, author: str, lose: str
 ) -> None:
@@ -176,6 +176,7 @@ async def nodes_converged(nodes: Cluster, *sids: str) -> None:
     await nodes.converged()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lost", [False, True])
 async def test_gap_with_waiting_entries_holds_back_only_its_origin(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, *, lost: bool

@@ -300,7 +300,7 @@ def adverts_at(node: Node) -> list[LinkAdvert]:
     return list(adverts_of(node.coordinator.mastership.table).values())
 
 
-@pytest.mark.parametrize("neighbours", first(2, [(), ("dc2",), ("dc2", "dc3", "dc7")]))
+@pytest.mark.parametrize("neighbours", first(1, [("dc2",), (), ("dc2", "dc3", "dc7")]))
 async def test_adverts_of_an_impossible_run_do_not_end_the_node(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, neighbours: tuple[str, ...]
 ) -> None:
@@ -370,7 +370,7 @@ def flip(dice: random.Random, data: bytes) -> bytes:
     )
 
 
-@pytest.mark.parametrize("seed", range(examples(2, 8)))
+@pytest.mark.parametrize("seed", range(examples(1, 8)))
 async def test_changed_byte_of_a_hello_does_not_keep_a_node_out(
     tmp_path: Path, autojump_clock: MockClock, seed: int
 ) -> None:

@@ -89,6 +89,7 @@ async def test_lag_of_a_peer_of_which_nothing_is_known_is_the_whole_log(
         assert known(registry, "lag_seconds", "dc2") == pytest.approx(50, abs=2)
 
 
+@pytest.mark.long
 async def test_lag_grows_even_if_all_that_the_peer_lacks_has_left_the_log(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -16,7 +16,7 @@ from tests.replication.sessions.world import STEPS, run
 
 
 @settings(
-    max_examples=examples(20, 100),
+    max_examples=examples(8, 100),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
 )
 @given(sessions=st.integers(2, 6), uid=st.sampled_from(UidConflict), steps=STEPS)

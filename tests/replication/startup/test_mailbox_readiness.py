@@ -218,6 +218,7 @@ async def test_client_of_a_slow_mailbox_gets_an_error_in_time(
         await nodes.converged()
 
 
+@pytest.mark.long
 async def test_wiped_node_hides_mailboxes_that_a_state_transfer_postponed(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

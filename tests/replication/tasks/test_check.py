@@ -17,6 +17,7 @@ from replicator.store.db.tally import Tally
 from replicator.store.db.transaction import Transaction
 from replicator.store.repair import mailbox_check, table_check
 from replicator.tasks import CheckOptions, CheckStatus, ScrubOptions
+from tests.effort import spread
 from tests.replication.cluster import USER, Node, cluster
 from tests.replication.tasks.planted_damage import BODY_HASH, DAMAGES, INBOX, ROW, WORK, Planted, fill
 from tests.replication.tasks.running import check_at, run_to_end, tasks_at
@@ -36,7 +37,7 @@ def _selected(connection: sqlite3.Connection, table: str, columns: str) -> list[
     return connection.execute(f"SELECT {columns} FROM {table}").fetchall()
 
 
-@pytest.mark.parametrize("planted", DAMAGES, ids=lambda planted: planted.name)
+@pytest.mark.parametrize("planted", spread(20, DAMAGES), ids=lambda planted: planted.name)
 async def test_planted_damage_is_found_and_repaired(
     tmp_path: Path, autojump_clock: MockClock, planted: Planted
 ) -> None:
@@ -73,6 +74,7 @@ COLUMNS = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("table", COLUMNS)
 async def test_any_value_in_any_column_is_repaired(tmp_path: Path, autojump_clock: MockClock, table: str) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
@@ -304,6 +306,7 @@ async def test_check_keeps_its_rate(tmp_path: Path, autojump_clock: MockClock) -
         assert trio.current_time() - before == pytest.approx(status.done / 10, abs=0.5)
 
 
+@pytest.mark.long
 async def test_concurrent_writes_are_not_reported_as_damage(tmp_path: Path) -> None:
     async with cluster(tmp_path, None, 2) as nodes, trio.open_nursery() as nursery:
         await fill(nodes)

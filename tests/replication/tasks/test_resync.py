@@ -11,6 +11,7 @@ from replicator.replication import timing
 from replicator.replication.tasks import resync
 from replicator.store.db import queries
 from replicator.tasks import Difference, ResyncOptions, ResyncStatus
+from tests.effort import spread
 from tests.replication.cluster import USER, Node, cluster, until
 from tests.replication.idle_parts import leave_forks, stop_the_log
 from tests.replication.log.truncating import forget_log
@@ -174,7 +175,7 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize("statement", RESTORABLE.values(), ids=RESTORABLE.keys())
-@pytest.mark.parametrize("is_log_gone", [False, True])
+@pytest.mark.parametrize("is_log_gone", spread(1, [False, True]))
 async def test_damaged_rows_are_restored_from_a_peer(
     tmp_path: Path, autojump_clock: MockClock, statement: str, *, is_log_gone: bool
 ) -> None:
@@ -205,7 +206,7 @@ async def test_damaged_rows_are_restored_from_a_peer(
         await nodes.converged()
 
 
-@pytest.mark.parametrize(("sid", "name"), DAMAGED)
+@pytest.mark.parametrize(("sid", "name"), spread(4, DAMAGED))
 async def test_other_damage_is_reported_and_left_alone(
     tmp_path: Path, autojump_clock: MockClock, sid: str, name: str
 ) -> None:
@@ -302,6 +303,7 @@ async def test_differences_above_the_limit_are_counted(
         assert (len(status.differences), status.left_out, status.unmended) == (1, 2, 3)
 
 
+@pytest.mark.long
 async def test_resync_finds_and_loses_nothing_while_clients_write(tmp_path: Path) -> None:
     async with cluster(tmp_path, None, 2) as nodes, trio.open_nursery() as nursery:
         for node in nodes.all():

@@ -129,6 +129,7 @@ async def test_distant_node_that_adopted_everything_is_waited_for(tmp_path: Path
         )
 
 
+@pytest.mark.long
 async def test_clients_do_not_wait_for_a_distant_node_with_a_new_disk(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
@@ -153,6 +154,7 @@ async def test_clients_do_not_wait_for_a_distant_node_with_a_new_disk(
         assert reachable == 2
 
 
+@pytest.mark.long
 async def test_clients_do_not_wait_for_a_node_with_a_backlog_of_another(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -8,6 +8,7 @@ from trio.testing import MockClock
 
 from replicator.replication import timing
 from replicator.store.db.queries import MailboxKey
+from tests.effort import spread
 from tests.imap.client import connected, services
 from tests.replication.cluster import USER, Cluster, Node, cluster
 
@@ -77,19 +78,22 @@ async def test_folders_that_were_made_elsewhere_are_there(tmp_path: Path, autoju
 
 @pytest.mark.parametrize(
     ("changes", "command", "answer"),
-    [
-        (["CREATE Work"], "COPY 1 Work", "t OK [COPYUID"),
-        (["CREATE Work"], "MOVE 1 Work", "t OK Moved"),
-        (["CREATE Work"], "APPEND Work {4+}\r\ntext", "t OK [APPENDUID"),
-        (["CREATE Work"], 'SETMETADATA Work (/private/comment "x")', "t OK"),
-        (["CREATE Work"], "RENAME Work Done", "t OK"),
-        (["CREATE Work"], "DELETE Work", "t OK"),
-        (["RENAME Old New"], "DELETE Old", "t NO [NONEXISTENT]"),
-        (["RENAME Old New"], "RENAME Old Other", "t NO [NONEXISTENT]"),
-        (["RENAME Old New"], "COPY 1 Old", "t NO [TRYCREATE]"),
-        (["RENAME Old New"], "APPEND Old {4+}\r\ntext", "t NO [TRYCREATE]"),
-        (["RENAME Old New"], 'SETMETADATA Old (/private/comment "x")', "t NO [NONEXISTENT]"),
-    ],
+    spread(
+        6,
+        [
+            (["CREATE Work"], "COPY 1 Work", "t OK [COPYUID"),
+            (["CREATE Work"], "MOVE 1 Work", "t OK Moved"),
+            (["CREATE Work"], "APPEND Work {4+}\r\ntext", "t OK [APPENDUID"),
+            (["CREATE Work"], 'SETMETADATA Work (/private/comment "x")', "t OK"),
+            (["CREATE Work"], "RENAME Work Done", "t OK"),
+            (["CREATE Work"], "DELETE Work", "t OK"),
+            (["RENAME Old New"], "DELETE Old", "t NO [NONEXISTENT]"),
+            (["RENAME Old New"], "RENAME Old Other", "t NO [NONEXISTENT]"),
+            (["RENAME Old New"], "COPY 1 Old", "t NO [TRYCREATE]"),
+            (["RENAME Old New"], "APPEND Old {4+}\r\ntext", "t NO [TRYCREATE]"),
+            (["RENAME Old New"], 'SETMETADATA Old (/private/comment "x")', "t NO [NONEXISTENT]"),
+        ],
+    ),
 )
 async def test_command_means_the_folder_that_has_the_name_since_an_ok_elsewhere(
     tmp_path: Path, autojump_clock: MockClock, changes: list[str], command: str, answer: str

@@ -25,6 +25,8 @@ from trio._core import _run
 from trio.lowlevel import Abort, Task
 from trio.testing import MockClock
 
+from tests.replication.virtual_time import NoInstruments, register
+
 
 class Owner:
     """The owner of tasks, such as a node."""
@@ -80,13 +82,15 @@ class _Time:
     @contextmanager
     def rule(self, clock: MockClock) -> Iterator[None]:
         """Replace the clock's methods."""
-        began, methods = self._now, (self.current_time, self.deadline_to_sleep_time, self._autojump)
+        began, before = self._now, dict(vars(clock))
+        methods = (self.current_time, self.deadline_to_sleep_time, self._autojump)
         vars(clock).update({method.__name__: method for method in methods})
         try:
             yield
         finally:
             for method in methods:
                 del vars(clock)[method.__name__]
+            vars(clock).update(before)
             clock.jump(self._now - began)
 
     def current_time(self) -> float:
@@ -111,45 +115,10 @@ class _Time:
         await trio.lowlevel.wait_task_rescheduled(lambda _: Abort.FAILED)
 
 
-class _NoInstruments(dict[str, object]):
-    """An empty set of instruments, in a dictionary that is faster to query than trio's."""
-
-    def call(self, *_: object) -> None:
-        raise AssertionError("there are no instruments")
-
-
 class _Dice(random.Random):
     def shuffle(self, x: MutableSequence[Any]) -> None:
         if len(x) > 1:
             super().shuffle(x)
-
-
-class _Registering:
-    """Replacement for the result of `CancelScope._might_change_registered_deadline`, without a generator."""
-
-    __slots__ = ("_scope",)
-
-    def __init__(self, scope: Any) -> None:
-        self._scope = scope
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, *_: object) -> None:
-        scope = self._scope
-        old = scope._registered_deadline
-        new = math.inf if scope._cancel_status is None or scope._cancel_called else scope._deadline
-        if old != new:
-            scope._registered_deadline = new
-            deadlines = _run.GLOBAL_RUN_CONTEXT.runner.deadlines
-            if old != math.inf:
-                deadlines.remove(old, scope)
-            if new != math.inf:
-                deadlines.add(new, scope)
-
-
-def _register(scope: trio.CancelScope) -> _Registering:
-    return _Registering(scope)
 
 
 _TIME: ContextVar[_Time] = ContextVar("_TIME")
@@ -195,8 +164,8 @@ def deterministic(seed: str) -> Iterator[None]:
     assert not instruments.data.get("_all"), "there are instruments"
     _set(deterministic_scheduling=True, dice=_Dice(seed))
     runner.runq, runner.io_manager = _RunQueue(runner.runq), cast("Any", _Idle(manager))
-    runner.instruments = cast("Any", _NoInstruments())
-    setattr(trio.CancelScope, registering.__name__, _register)
+    runner.instruments = cast("Any", NoInstruments())
+    setattr(trio.CancelScope, registering.__name__, register)
     try:
         with time.rule(clock):
             yield

@@ -14,6 +14,7 @@ from replicator.mime.base64_lines import Coding
 from replicator.mime.structure import parse
 from replicator.store.bodies.attachment_ranges import Attached
 from replicator.store.bodies.recipe import INLINE_TOTAL_MAX
+from tests.effort import spread
 from tests.imap_data.corpus import corpus
 from tests.mime.messages import MESSAGES, base64_texts, cuts
 from tests.store.bodies.memory_attachments import MemoryAttachments, read
@@ -72,7 +73,7 @@ def mutations(body: bytes, source: random.Random) -> Iterator[bytes]:
         yield b"".join(lines)[: source.randrange(len(body))]
 
 
-@pytest.mark.parametrize("name", CORPUS)
+@pytest.mark.parametrize("name", spread(16, CORPUS))
 def test_difficult_messages_are_preserved(name: str) -> None:
     source = random.Random(name)
     for body in mutations(CORPUS[name], source):

@@ -9,6 +9,7 @@ from protocol.units import KIB, MIB
 from replicator.store.bodies.attachment_ranges import CHUNK_BYTES
 from replicator.store.bodies.body_writer import BodyWriter
 from replicator.store.bodies.recipe import INLINE_TOTAL_MAX
+from tests.effort import spread
 from tests.store.bodies.memory_attachments import MemoryAttachments
 from tests.store.bodies.taking_in import HEAD, TAIL, base64_lines, take_in
 
@@ -72,7 +73,7 @@ SHAPES = ["base64", "single line", "binary", "line feeds", "almost delimiters", 
 SHAPES += ["parts", "large parts", "delimiters", "blanks", "nested"]
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", spread(6, SHAPES))
 def test_memory_does_not_grow_with_the_body(name: str) -> None:
     store = MemoryAttachments(keeps=False)
     intake = BodyWriter(store, 64 * KIB)

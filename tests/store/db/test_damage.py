@@ -15,7 +15,7 @@ from replicator.runtime.environment import Environment
 from replicator.store.db import queries, schema
 from replicator.store.db.damage import Damage, DatabaseDamagedError
 from replicator.store.store import Store
-from tests.effort import first
+from tests.effort import first, spread
 from tests.store.damaging import damage, leaves_of, overwrite, zero_middle
 from tests.store.harness import INBOX, flagging, guid, open_store, save, saving
 
@@ -63,7 +63,7 @@ async def test_incomplete_database_file_is_refused(tmp_path: Path, harm: Callabl
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("tree", first(4, SMALL))
+@pytest.mark.parametrize("tree", first(2, SMALL))
 async def test_damage_to_heads_and_contexts_is_refused(tmp_path: Path, tree: str) -> None:
     path = await full_store(tmp_path)
     overwrite(path, leaves_of(path, tree)[-1])
@@ -72,17 +72,20 @@ async def test_damage_to_heads_and_contexts_is_refused(tmp_path: Path, tree: str
 
 @pytest.mark.parametrize(
     "change",
-    [
-        "origin SET name = 'dc1'",
-        "origin SET seq = 'x'",
-        "origin SET seq = -1",
-        "origin SET collected = seq + 1",
-        "origin SET offset_bytes = x'00'",
-        "origin SET name = CAST(x'ff2e41' AS TEXT)",
-        "sqlite_sequence SET seq = 'x'",
-        "chain SET head_seq = 'x'",
-        "chain SET context = 7",
-    ],
+    spread(
+        5,
+        [
+            "origin SET name = 'dc1'",
+            "origin SET seq = 'x'",
+            "origin SET seq = -1",
+            "origin SET collected = seq + 1",
+            "origin SET offset_bytes = x'00'",
+            "origin SET name = CAST(x'ff2e41' AS TEXT)",
+            "sqlite_sequence SET seq = 'x'",
+            "chain SET head_seq = 'x'",
+            "chain SET context = 7",
+        ],
+    ),
 )
 async def test_invalid_heads_and_contexts_are_refused(tmp_path: Path, change: str) -> None:
     path = await full_store(tmp_path)
@@ -157,7 +160,7 @@ async def test_damage_at_the_ends_of_large_tables_is_refused(tmp_path: Path, tre
     await refusal_of(path)
 
 
-@pytest.mark.parametrize("tree", LARGE)
+@pytest.mark.parametrize("tree", spread(2, LARGE))
 async def test_damage_in_the_middle_fails_its_readers_and_is_logged_once(
     tmp_path: Path, tree: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -21,6 +21,7 @@ from replicator.store.db.transaction import Commit, Transaction
 from replicator.store.log import sequencer
 from replicator.store.repair.row_repair import compare_and_mend
 from replicator.store.store import Store
+from tests.effort import examples
 from tests.store.harness import INBOX, Job, check_tally, connection_of, expunging, guid, open_store, saving
 
 KEYS = [MailboxKey(f"user{number}", bytes([number]) * 16, 9) for number in range(1, 7)]
@@ -59,7 +60,7 @@ TOGETHER = st.lists(JOBS, min_size=1, max_size=8)
 
 @given(st.lists(st.one_of(TOGETHER, ALONE), max_size=12))
 @example([[saving(b"one", guid(1), KEYS[0])], [counting, saving(b"two", guid(2), KEYS[0])]])
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(25, 60))
 def test_the_tally_is_that_of_all_rows(batches: list[list[Job[object]]]) -> None:
     """Each batch is submitted at once, so it shares transactions; a slice has one mailbox or tree."""
 

@@ -89,6 +89,7 @@ def test_inventory_holds_what_the_node_shows(filled: ServedNode, invoke: Invoke,
     assert not writers()
 
 
+@pytest.mark.long
 def test_damaged_row_is_reported_and_left_out(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
     damage(tmp_path / "served" / "node.db", "UPDATE by_uid SET flags = 'x' WHERE uid = 2")
     result = invoke("inventory", "--to", tmp_path / "to", "--url", filled.url)
@@ -194,6 +195,7 @@ def test_writing_process_ends_when_its_input_closes(silent_server: str, tmp_path
             process.kill()
 
 
+@pytest.mark.long
 def test_target_of_an_inventory_is_checked(
     served: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
