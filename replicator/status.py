@@ -29,6 +29,7 @@ class LinkStatus:
     lag_s: float | None  # age of the oldest entry that the peer lacks
     error: str | None  # why the link is down
     needs_sync: bool  # the peer lacks entries that have left this log
+    has_until: int | None = None  # up to this position in the log; None: not known, or `needs_sync`
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,3 +245,4 @@ class NodeStatus:
     edges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # node -> those linked with it, as both say
     disks: tuple[DiskRoom, ...] = ()  # where this node writes; empty: they do not answer
     restart_for: tuple[str, ...] = ()  # keys of the configuration that changed in its file, as read at a reload
+    log_end: int = 0  # position of the last entry that this log got, from clients or peers; it only grows

@@ -22,6 +22,7 @@ from replicator.cli.target import AUTHORITIES_VARIABLE, TOKEN_VARIABLE
 
 NAME = "replicator"
 DOCUMENTS = "/usr/share/doc/mail-replicator"
+PROCEDURES = "/usr/share/mail-replicator/procedures"
 KEEP_LINES = "\b"  # click's mark
 LINE_MAX = 70  # of 80 characters; hyphens take two
 
@@ -37,6 +38,7 @@ VARIABLES = {
 FILES = {
     "/etc/mail-replicator/NODE.toml": "Configuration of a node that runs as mail-replicator@NODE.service.",
     "/var/lib/mail-replicator/NODE": "Its data.",
+    PROCEDURES: f"Debian: scripts to grow, move, upgrade and repair a cluster; see {DOCUMENTS}/docs/procedures.md.",
 }
 
 

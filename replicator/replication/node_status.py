@@ -43,6 +43,7 @@ MAILBOXES_BETWEEN_CHECKPOINTS = 100
 class _Counts:
     """Figures from one read of the database."""
 
+    log_end: int
     log_entries: int
     waiting: int
     stray_folders: int
@@ -54,7 +55,7 @@ class _Counts:
 
 @dataclass(frozen=True, slots=True)
 class PeerLag:
-    """The part of this node's log that a peer lacks.
+    """The part of this node's log that a peer lacks. `has_until`: the position up to which it lacks nothing, if known.
 
     `is_heard`: by what the peer has reported since this node's start; otherwise by what it is known to have settled
     before, which is on disk here.
@@ -62,6 +63,7 @@ class PeerLag:
 
     state: PeerState
     lag: Lag
+    has_until: int | None
     is_heard: bool
     needs_sync: bool
 
@@ -144,6 +146,7 @@ class StatusReporter:
             edges=mastership.table.edges,
             disks=await self._disk_rooms(),
             restart_for=tuple(self._restart_for()),
+            log_end=counts.log_end,
         )
 
     async def _disk_rooms(self) -> tuple[DiskRoom, ...]:
@@ -272,11 +275,13 @@ class StatusReporter:
             settled[state.config.id] if context is None else context
             for state, context in zip(states, heard, strict=True)
         ]
-        lags = await self._store.read(lambda reader: [queries.lag(reader, context) for context in contexts])
+        lags = await self._store.read(
+            lambda reader: [(queries.lag(reader, context), queries.log_start(reader, context)) for context in contexts]
+        )
         collected = self._store.collected
         return [
-            PeerLag(state, lag, is_heard=said is not None, needs_sync=not covers(context, collected))
-            for state, said, context, lag in zip(states, heard, contexts, lags, strict=True)
+            PeerLag(state, lag, has_until, is_heard=said is not None, needs_sync=not covers(context, collected))
+            for state, said, context, (lag, has_until) in zip(states, heard, contexts, lags, strict=True)
         ]
 
     async def _links(self) -> tuple[LinkStatus, ...]:
@@ -295,6 +300,7 @@ class StatusReporter:
             lag_s=None if lag is None else self._age_s(lag),
             error=state.error,
             needs_sync=peer.needs_sync,
+            has_until=peer.has_until if peer.is_heard else None,
         )
 
     def _age_s(self, lag: Lag) -> float | None:
@@ -306,6 +312,7 @@ class StatusReporter:
 def _counts(reader: Connection, mastership: Mastership, own: AbstractSet[str]) -> _Counts:
     entries, waiting = queries.log_counts(reader)
     return _Counts(
+        queries.log_end(reader),
         entries,
         waiting,
         stray_folder_count(reader),

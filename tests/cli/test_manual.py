@@ -13,7 +13,7 @@ import click
 import pytest
 
 from replicator.cli.command_list import cli
-from replicator.cli.manual import pages
+from replicator.cli.manual import PROCEDURES, pages
 
 MANDOC, MAN = shutil.which("mandoc"), shutil.which("man")
 PAGES = pages("2026-11-27")
@@ -40,6 +40,10 @@ def test_there_is_a_page_for_each_command_and_nothing_else() -> None:
     assert set(PAGES) == {"replicator.1", *(page for page, _ in commands())}
     for page in PAGES.keys() - {"replicator.1"}:
         assert f".BR {page.removesuffix('.1')} (1)" in plain(PAGES["replicator.1"])
+
+
+def test_overview_names_the_scripts_of_the_debian_package() -> None:
+    assert f"{PROCEDURES} Debian: scripts to grow, " in plain(PAGES["replicator.1"])
 
 
 def test_pages_describe_all_that_the_commands_take() -> None:

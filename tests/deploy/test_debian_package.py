@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from replicator.cli.manual import PROCEDURES
 from tests.deploy.installed import ROOT
 from tests.deploy.machine import Machine, machine, reason_unavailable
 from tests.end_to_end.helpers.pages import block
@@ -88,6 +89,10 @@ def check_files(copy: Machine) -> None:
         "/usr/share/fish/vendor_completions.d/replicator.fish",
     ):
         assert "_REPLICATOR_COMPLETE" in copy.read(file)
+    for script in (ROOT / "deploy" / "procedures").iterdir():
+        installed = f"{PROCEDURES}/{script.name}"
+        assert copy.read(installed) == script.read_text("utf-8")
+        assert copy.run("stat", "--format=%U %a", installed).split() == ["root", "755"]
 
 
 def check_that_nothing_is_enabled(copy: Machine) -> None:
@@ -151,7 +156,12 @@ def check_purge(copy: Machine) -> None:
     """Remove the package, which keeps what it has not brought."""
     said = copy.run("apt-get", "purge", "--yes", "mail-replicator")
     assert (state(copy, "ActiveState"), state(copy, "Result")) == ("inactive", "success")
-    gone = ("/usr/lib/mail-replicator", "/usr/bin/replicator", "/usr/lib/systemd/system/mail-replicator@.service")
+    gone = (
+        "/usr/lib/mail-replicator",
+        "/usr/share/mail-replicator",
+        "/usr/bin/replicator",
+        "/usr/lib/systemd/system/mail-replicator@.service",
+    )
     assert not [path for path in gone if copy.exists(path)]
     assert copy.run("find", "/etc/systemd/system", "-name", "mail-replicator@*.service") == ""
     for path in ("/etc/mail-replicator", "/var/lib/mail-replicator"):

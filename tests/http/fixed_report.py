@@ -37,6 +37,8 @@ class FixedReport:
     copies_reachable: int = 3
     when_short: str = "proceed"
     lag_entries: int | None = 0  # of dc2, which is linked
+    has_until: int | None = 40  # it has
+    log_end: int = 40
     lag_s: float | None = 0.0
     is_lag_known: bool = True
     needs_sync: bool = False
@@ -58,6 +60,7 @@ class FixedReport:
         up = LinkStatus(
             "dc2", "127.0.0.1:4421", up=True, since_ms=1_000, round_trip_us=250,
             lag_entries=self.lag_entries, lag_bytes=0, lag_s=self.lag_s, error=None, needs_sync=False,
+            has_until=self.has_until,
         )  # fmt: skip
         down = LinkStatus(
             "dc3", "127.0.0.1:4422", up=False, since_ms=None, round_trip_us=None,
@@ -105,6 +108,7 @@ class FixedReport:
             links=(up, down),
             edges={"dc1": ("dc2",), "dc2": ("dc1",)},
             disks=(DiskRoom("/srv/dc1", 1 << 30, 100 << 30, is_short=True),),
+            log_end=self.log_end,
         )
 
     async def checkpoint_now(self) -> CheckpointStatus:

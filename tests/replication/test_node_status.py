@@ -84,7 +84,11 @@ async def test_lag_of_an_unreachable_peer_grows(tmp_path: Path, autojump_clock: 
             assert link.lag_entries == 2
             assert 2000 < (link.lag_bytes or 0) < 2500
             assert link.lag_s == pytest.approx(100, abs=1)
-        assert (await link_to(nodes["dc3"], "dc1")).lag_entries == 0
+            end = (await nodes[sid].report.node_status()).log_end
+            assert link.has_until == end - 2
+        near = await link_to(nodes["dc3"], "dc1")
+        assert near.lag_entries == 0
+        assert near.has_until == (await nodes["dc3"].report.node_status()).log_end
         assert (await link_to(nodes["dc1"], "dc2")).lag_entries == 0
         nodes.rejoin("dc3")
         await nodes.linked()
@@ -102,7 +106,7 @@ async def test_lag_is_unknown_until_a_peer_is_heard_from(tmp_path: Path, autojum
         await nodes.start("dc1")
         node = nodes["dc1"]
         lag = await link_to(node, "dc2")
-        assert [lag.lag_entries, lag.lag_bytes, lag.lag_s] == [None, None, None]
+        assert [lag.lag_entries, lag.lag_bytes, lag.lag_s, lag.has_until] == [None, None, None, None]
         await nodes.start("dc2")
         await nodes.linked()
         await nodes.converged()

@@ -13,8 +13,10 @@ another UID meanwhile is sent. The route needs the role `operate`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 
@@ -23,7 +25,7 @@ import trio
 
 from protocol.units import KIB
 from protocol.values import UID_MAX
-from replicator.errors import MailError
+from replicator.errors import ContentUnavailableError, MailError
 from replicator.http.message import MSGPACK_TYPE, PieceStream, ProblemError, Request
 from replicator.http.parameters import number
 from replicator.http.routing import Route
@@ -38,8 +40,18 @@ PIECE_BYTES = 64 * KIB
 """Octets that are sent at once, at least, unless the answer ends or they have waited for `PIECE_S`."""
 
 PIECE_S = 5.0
-"""Seconds for which octets may wait for others. A body that no node in reach has takes half a minute to be given up,
-and several of them longer than server and client wait for a piece."""
+"""Seconds for which octets may wait for others. A body that no node in reach has takes half a minute to be given up."""
+
+NEXT_BODY_S = 2.0
+"""Seconds that an answer waits for a body of another node once one was not to be had: a node that has lost its disk
+lacks many, and each would take half a minute."""
+
+
+@dataclass(slots=True)
+class _Patience:
+    """Seconds that an answer waits for the next body that is not at hand."""
+
+    left_s: float = math.inf  # until `MailStore.read_body` gives up
 
 
 async def get_mail(services: HttpServices, request: Request) -> PieceStream:
@@ -72,7 +84,7 @@ async def _values(services: HttpServices, view: MailboxView, wanted: Sequence[Me
 
     Those to which a merge gives another UID meanwhile follow.
     """
-    looked_for = list[Message]()
+    looked_for, patience = list[Message](), _Patience()
     while wanted:
         looked_for += wanted
         missing = set[bytes]()
@@ -81,7 +93,7 @@ async def _values(services: HttpServices, view: MailboxView, wanted: Sequence[Me
             found = [_present(view, one) for one in some]
             missing |= {one.content_hash for one, now in zip(some, found, strict=True) if now is None}
             present = [now for now in found if now is not None]
-            async with aclosing(_together(services.mail, present)) as values:
+            async with aclosing(_together(services.mail, present, patience)) as values:
                 async for value in values:
                     yield value
         find = partial(_elsewhere, view.snapshot(), missing, looked_for)
@@ -102,7 +114,7 @@ def _elsewhere(
     return sorted(one for one in messages if one.content_hash in missing and (one.uid, one.content_hash) not in known)
 
 
-async def _together(mail: MailStore, messages: Sequence[Message]) -> AsyncGenerator[object, None]:
+async def _together(mail: MailStore, messages: Sequence[Message], patience: _Patience) -> AsyncGenerator[object, None]:
     """Yield the values of a few messages."""
     try:
         together = await mail.read_bodies(messages, TOGETHER_BYTES)
@@ -110,7 +122,7 @@ async def _together(mail: MailStore, messages: Sequence[Message]) -> AsyncGenera
         together = {}
     for message in messages:
         yield _head(message)
-        async with aclosing(_body(mail, message, together.get(message.content_hash))) as values:
+        async with aclosing(_body(mail, message, together.get(message.content_hash), patience)) as values:
             async for value in values:
                 yield value
 
@@ -120,16 +132,29 @@ def _head(message: Message) -> Sequence[object]:
     return message.uid, flags, message.received_ms, message.size_bytes, message.content_hash
 
 
-async def _body(mail: MailStore, message: Message, body: BodyReader | None) -> AsyncGenerator[bytes | str, None]:
+async def _body(
+    mail: MailStore, message: Message, body: BodyReader | None, patience: _Patience
+) -> AsyncGenerator[bytes | str, None]:
     """Yield the octets of a message, and why there are no more if they cannot be read."""
     try:
         if body is None:
-            body = await mail.read_body(message)
+            body = await _read(mail, message, patience)
         async with aclosing(body.read(0, message.size_bytes)) as pieces:
             async for piece in pieces:
                 yield piece
     except MailError as error:
         yield str(error)
+
+
+async def _read(mail: MailStore, message: Message, patience: _Patience) -> BodyReader:
+    """Return the body of a message. Raises MailError; ContentUnavailableError makes the answer less patient."""
+    with trio.move_on_after(patience.left_s):
+        try:
+            return await mail.read_body(message)
+        except ContentUnavailableError:
+            patience.left_s = NEXT_BODY_S
+            raise
+    raise ContentUnavailableError("no other node has sent the body of this message soon enough; ask for it by itself")
 
 
 MAIL_ROUTES: tuple[Route[HttpServices], ...] = (

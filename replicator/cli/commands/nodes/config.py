@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,11 @@ from replicator.cli.group import HelpfulGroup
 from replicator.cli.output import echo_json, json_option
 from replicator.cli.target import USAGE_EXIT_CODE, config_argument
 from replicator.config import Config, UserSource, config_text, disagreements, line_in_file, load_config, user_server
+from replicator.config.positions import key_lines
 from replicator.errors import ConfigError
+
+SECTION = re.compile(r"\[+(\w+)\]")
+"""The section with which a problem of certificates begins, such as `[tls]` or `[[certificate]]`."""
 
 FILES = click.Path(path_type=Path, dir_okay=False)
 
@@ -40,7 +45,11 @@ def config_check(files: tuple[Path, ...], *, as_json: bool) -> None:
         except ConfigError as error:
             problems += str(error).split("\n")
         else:
-            problems += (f"{file}: {problem}" for problem in _problems_beside(loaded[-1]))
+            lines = key_lines(file.read_text("utf-8"))
+            problems += (
+                f"{file}:{lines[section,]}: {problem}" if (section,) in lines else f"{file}: {problem}"
+                for section, problem in _problems_beside(loaded[-1])
+            )
             problems += _problems_of_server(file, loaded[-1])
     problems += disagreements(loaded)
     if as_json:
@@ -57,8 +66,11 @@ def config_check(files: tuple[Path, ...], *, as_json: bool) -> None:
         click.echo("no problems found")
 
 
-def _problems_beside(checked: Config) -> Iterator[str]:
-    """Yield the problems of files that the configuration names, without the file of the configuration."""
+def _problems_beside(checked: Config) -> Iterator[tuple[str, str]]:
+    """Yield the problems of files that the configuration names, without the file of the configuration.
+
+    Each comes after the section that names the file; empty: the problem names a line of that file itself.
+    """
     from replicator.network.certificates import Certificates  # noqa: PLC0415 - slow to import, and `show` needs neither
     from replicator.network.rehearsal import certificate_faults  # noqa: PLC0415
     from replicator.users.passwd_file.line import PasswdFileError  # noqa: PLC0415
@@ -69,19 +81,24 @@ def _problems_beside(checked: Config) -> Iterator[str]:
             checked.tls, checked.certificates, of_clients=checked.client_certificates, oauth=checked.oauth
         )
     except ConfigError as error:
-        yield str(error)
+        section = SECTION.match(str(error))
+        yield section[1] if section else "", str(error)
     else:
-        yield from certificate_faults(checked.node.id, checked.tls, certificates)
+        for fault in certificate_faults(checked.node.id, checked.tls, certificates):
+            yield "tls", fault
     files = [checked.users.passwd_file] if checked.users.source is UserSource.FILE else []
     files += filter(None, [checked.users.master_passwd_file])
     for file in files:
         if file.exists():
             try:
-                yield from read_whole_file(file).table.problems
+                for problem in read_whole_file(file).table.problems:
+                    yield "", problem
             except PasswdFileError as error:
-                yield f"{file}: {error}"
+                yield "users", f"{file}: {error}"
     if checked.lmtp.aliases is not None:
-        yield from _alias_problems(checked.lmtp.aliases, None if user_server(checked) else checked.users.passwd_file)
+        passwd_file = None if user_server(checked) else checked.users.passwd_file
+        for problem in _alias_problems(checked.lmtp.aliases, passwd_file):
+            yield "", problem
 
 
 def _alias_problems(file: Path, passwd_file: Path | None) -> Iterator[str]:

@@ -14,7 +14,7 @@ from replicator.cli.api.client import NodeClient
 from replicator.cli.output import counted, echo_json, json_option, listed
 from replicator.cli.target import node_options, one_node
 from replicator.cli.times import parse_duration
-from replicator.status import NodeStatus
+from replicator.status import LinkStatus, NodeStatus
 
 LOOK_EVERY_S = 2.0
 EVERYWHERE = ("0.0.0.0/0", "::/0")
@@ -39,8 +39,9 @@ def drain(
 
     The node calls itself unhealthy (`replicator health`, /healthz), so that balancers choose other nodes for new
     clients. It goes on serving whoever is connected, and whoever comes all the same. The command waits until all
-    sessions have ended, and until the nodes that are linked have all entries of this one. An interrupt ends the wait,
-    not the drain; a restart of the node ends it, and so does --undo.
+    sessions have ended, and until the nodes that are linked have all entries that this one had when no session was
+    left; a busy node always gets more from the others. An interrupt ends the wait, not the drain; a restart of the node
+    ends it, and so does --undo.
     """
     if (undo or no_wait) and (kick_after_s is not None or (undo and no_wait)):
         raise click.UsageError("--undo, --no-wait and --kick-after exclude each other")
@@ -64,9 +65,11 @@ def drain(
 def waited(client: NodeClient, kick_after_s: float | None = None, most_s: float = math.inf) -> Iterator[str]:
     """Yield what the node still waits for, as it changes, and in the end that it can be stopped.
 
+    The linked nodes must have what the log had when no session was left: a busy node always gets more from its peers.
     After `most_s` seconds it waits no longer.
     """
     told, began, is_kicked = "", time.monotonic(), False
+    end: int | None = None  # of the log, when no session was left
     while True:
         sessions = client.sessions(None, None)
         if sessions and kick_after_s is not None and not is_kicked and time.monotonic() - began >= kick_after_s:
@@ -74,8 +77,12 @@ def waited(client: NodeClient, kick_after_s: float | None = None, most_s: float 
             yield f"ended {counted(_end_all(client), 'session')}"
             continue
         status = client.status()
+        if sessions:
+            end = None  # they may still change something
+        elif end is None:
+            end = status.log_end
         waits = [counted(len(sessions), "session")] if sessions else []
-        waits += _behind(status)
+        waits += _behind(status, status.log_end if end is None else end)
         if not waits:
             yield f"{status.sid} can be stopped{_away(status)}"
             return
@@ -95,12 +102,16 @@ def _end_all(client: NodeClient) -> int:
     return ended + sum(len(client.end_sessions(None, None, one.id)) for one in client.sessions(None, None))
 
 
-def _behind(status: NodeStatus) -> list[str]:
-    """Return which linked nodes lack entries of this one; if none is linked, and there are peers, say that."""
+def _behind(status: NodeStatus, end: int) -> list[str]:
+    """Return which linked nodes lack entries up to this end; if none is linked, and there are peers, say that."""
     if status.links and not any(link.up for link in status.links):
         return ["a link to any other node"]
-    lagging = [link for link in status.links if link.up and link.lag_entries != 0]
+    lagging = [link for link in status.links if link.up and link.lag_entries != 0 and not _has(link, end)]
     return [f"{link.peer}, which lacks {_entries(link.lag_entries)}" for link in lagging]
+
+
+def _has(link: LinkStatus, end: int) -> bool:
+    return link.has_until is not None and link.has_until >= end
 
 
 def _entries(number: int | None) -> str:
