@@ -47,8 +47,9 @@ class Configuration:
     def install(self, new: Config) -> None:
         """Put in force what can be. Log which keys that changed, and which need a restart."""
         changed = changed_keys(self._running, new)
-        self._running = _in_force(self._running, new)
-        self._install(self._running)
+        in_force = _in_force(self._running, new)
+        self._install(in_force)
+        self._running = in_force
         self.restart_for = changed_keys(self._running, new)
         if at_once := [key for key in changed if key not in self.restart_for]:
             log.info("the configuration was read again; in force now: %s", ", ".join(at_once))

@@ -313,6 +313,9 @@ class Coordinator:
 
     async def link_up(self, link: PeerLink, task_status: trio.TaskStatus[None]) -> None:
         """See `LinkOwner`."""
+        if self.connections.link(link.sid) is not link:  # it was dropped before this task's first step
+            task_status.started()
+            return
         feed = self.feeds.begin(link)
         self.durability.linked(link.sid, link.hello.origin)
         self.elections.link_up(link)
@@ -362,7 +365,9 @@ class Coordinator:
     # ---- upkeep
 
     def _others(self) -> list[str]:
-        return [sid for sid in self.mastership.table.component if sid != self.sid]
+        """Return the nodes in reach whose disks count as copies: the disk of a removed node will be discarded."""
+        gone = {self.sid, *self.config.node.removed}
+        return [sid for sid in self.mastership.table.component if sid not in gone]
 
     def _links_kept_up_with(self) -> list[PeerLink]:
         """Return the links to nodes that get an entry soon after it is numbered."""

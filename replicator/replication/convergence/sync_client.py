@@ -6,7 +6,7 @@ changes meanwhile, the next try starts from what the previous one learned.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,7 @@ from replicator.replication.convergence.sync_server import ROWS_AT_ONCE, Shown, 
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.log.sender import check_claims
 from replicator.replication.mastership.mastership import Mastership
-from replicator.store.db import chain as chains
+from replicator.store.db import queries
 from replicator.store.db.chain import Chain
 from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
@@ -78,24 +78,38 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class NodeDifference:
-    """The mailboxes and trees that two nodes show differently.
+    """The mailboxes and trees that two nodes show differently, by their ids.
 
-    `known` are those that this node has, `missing` the ids of those that only the other node has. `collected` is the
+    `only_ours` are those that only this node has, `missing` those that only the other node has. `collected` is the
     context that had left the other node's log at the moment of comparison.
     """
 
-    known: tuple[MailboxKey, ...]
+    only_ours: tuple[bytes, ...]
+    differing: tuple[bytes, ...]
     missing: tuple[bytes, ...]
     collected: Context
     _asked: _Asked
-
-    def __len__(self) -> int:
-        return len(self.known) + len(self.missing)
+    _store: Store
 
     async def keys(self) -> list[MailboxKey]:
-        """Return the keys of all that differ, trees first. Raises UnavailableError, LinkDownError."""
-        keys = [*self.known, *[MailboxKey(*name) async for name in self._names()]]
-        return sorted(keys, key=lambda key: (key.uidvalidity > 0, key))
+        """Return the keys of all that the other node may show ahead of this one, trees first.
+
+        Raises UnavailableError, LinkDownError, DatabaseFailedError.
+        """
+        keys = await self._keys_here(self.differing) + [MailboxKey(*name) async for name in self._names()]
+        return sorted(keys, key=_trees_first)
+
+    async def all_keys(self) -> list[MailboxKey]:
+        """Return the keys of all that differ, trees first. Raises the errors of `keys`."""
+        return sorted(await self._keys_here(self.only_ours) + await self.keys(), key=_trees_first)
+
+    async def _keys_here(self, chain_ids: Sequence[bytes]) -> list[MailboxKey]:
+        """Return the keys of these mailboxes and trees, if they are here; read in batches: there may be very many."""
+        found = list[MailboxKey]()
+        for start in range(0, len(chain_ids), ROWS_AT_ONCE):
+            some = chain_ids[start : start + ROWS_AT_ONCE]
+            found += await self._store.read(lambda reader, some=some: [*queries.chain_keys(reader, some)])
+        return found
 
     async def missing_trees_first(self) -> list[bytes]:
         """Return the ids of those that are missing here, trees first. Raises UnavailableError, LinkDownError."""
@@ -155,9 +169,9 @@ async def head_at(mastership: Mastership, sid: str, key: MailboxKey) -> Chain | 
 
 
 async def differing_chains(store: Store, mastership: Mastership, sid: str) -> list[MailboxKey]:
-    """Find the mailboxes and trees that a node shows differently, trees first.
+    """Find the mailboxes and trees that a node may show ahead of this one, trees first.
 
-    Raises UnavailableError, LinkDownError.
+    Raises UnavailableError, LinkDownError, DatabaseFailedError.
     """
     async with node_difference(store, mastership, sid) as difference:
         return await difference.keys()
@@ -180,14 +194,16 @@ async def node_difference(store: Store, mastership: Mastership, sid: str) -> Asy
             raise UnavailableError(f"{sid} no longer has the snapshot of this comparison; try again")
     except ValueError as error:
         raise UnavailableError(f"{sid} reports inconsistent mailboxes: {error}") from None
-    known = [*difference.only_ours, *difference.differing]
-    here = await store.read(lambda reader: [chains.load(reader, chain_id) for chain_id in known])
-    keys = tuple(MailboxKey(chain.user, chain.id, chain.uidvalidity) for chain in here if chain is not None)
+    only_ours, missing, differing = difference
     try:
-        yield NodeDifference(keys, tuple(difference.only_theirs), context_of(asked.snapshot.context), asked)
+        yield NodeDifference(only_ours, differing, missing, context_of(asked.snapshot.context), asked, store)
     finally:
         with suppress(LinkDownError):
             await asked.end()
+
+
+def _trees_first(key: MailboxKey) -> tuple[bool, MailboxKey]:
+    return key.uidvalidity > 0, key
 
 
 @dataclass(frozen=True, slots=True)

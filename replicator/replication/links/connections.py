@@ -127,12 +127,14 @@ class Connections:
 
         Raises RunsTwiceError when another process runs as this node and this one has to end.
         """
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            for state in self.peers.values():
-                nursery.start_soon(self._call, state)
-            await self._gives_way.wait()
-            raise RunsTwiceError(self._why)
+        try:
+            async with trio.open_nursery() as self._nursery:
+                for state in self.peers.values():
+                    self._nursery.start_soon(self._call, state)
+                await self._gives_way.wait()
+                raise RunsTwiceError(self._why)
+        finally:
+            self._nursery = None
 
     def set_peers(self, peers: Iterable[PeerConfig]) -> None:
         """Replace the configured peers: links to those that are gone end, new ones are called, and accepted.

@@ -16,9 +16,10 @@ class Total:
         self._told: dict[tuple[str, ...], int] = {}
 
     def follow(self, number: int, *labels: str) -> None:
-        """Show that the number has risen to this."""
+        """Show that the number has risen to this. If it has fallen, it counts anew, as for a peer that was replaced."""
         child = self._counter.labels(*labels) if labels else self._counter
-        child.inc(number - self._told.get(labels, 0))
+        told = self._told.get(labels, 0)
+        child.inc(number - told if number >= told else number)
         self._told[labels] = number
 
     def forget(self, *labels: str) -> None:

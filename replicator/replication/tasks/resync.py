@@ -106,7 +106,8 @@ class ResyncTask:
         return sorted(self._configured - {*self.status.peers}) if self._peer is None else []
 
     async def _compare_all(self, sid: str) -> None:
-        keys = await sync_client.differing_chains(self._store, self._mastership, sid)
+        async with sync_client.node_difference(self._store, self._mastership, sid) as difference:
+            keys = await difference.all_keys()
         self.status.total += len(keys)
         await self._resync_all([key for key in keys if not key.uidvalidity], sid)  # trees first: they name the folders
         await self._resync_all([key for key in keys if key.uidvalidity], sid)

@@ -13,10 +13,16 @@ from replicator.replication import timing
 from replicator.replication.convergence.anti_entropy import AntiEntropy
 from replicator.replication.convergence.fork_merge import ForkMerger
 from replicator.replication.convergence.reconciliation import Outcome
+from replicator.replication.convergence.state_transfer import StateTransfer
+from replicator.replication.links.link import PeerLink
 from replicator.replication.log.sender import Sender
+from replicator.replication.writes import head_exchange
+from replicator.store.db.chain import Chain
 from replicator.store.db.queries import MailboxKey
+from replicator.store.store import Store
 from resync.entry import tree_id
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
+from tests.replication.log.truncating import forget_log
 
 TREE = MailboxKey(USER, tree_id(USER), 0)
 
@@ -132,3 +138,30 @@ async def test_nodes_compare_after_masters_have_joined_what_logs_have_brought(
         assert trio.current_time() - healed > timing.ANTI_ENTROPY_QUIET_S + timing.ANTI_ENTROPY_LOOK_EVERY_S
         await until(lambda: len(waiting) >= 2)
     assert not any(waiting)
+
+
+async def test_peer_with_nothing_is_asked_about_nothing(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new node lacks every mailbox; its peers could not take over any of them from it."""
+    async with cluster(tmp_path, autojump_clock, 2, copies=1, start=["dc1"]) as nodes:
+        for number in range(5):
+            await nodes["dc1"].save("text", user=f"user{number}")
+        await forget_log(nodes["dc1"])
+        asked: list[MailboxKey] = []
+        look = head_exchange.is_beyond_logs
+
+        async def is_beyond_logs(store: Store, link: PeerLink | None, sid: str, key: MailboxKey, mine: Chain) -> bool:
+            asked.append(key)
+            return await look(store, link, sid, key, mine)
+
+        monkeypatch.setattr(head_exchange, "is_beyond_logs", is_beyond_logs)
+        with monkeypatch.context() as patch:
+            patch.setattr(StateTransfer, "_take_over", wait_for_ever)
+            await nodes.start("dc2")
+            await nodes.linked()
+            assert await nodes["dc1"].coordinator.anti_entropy.compare("dc2")
+            assert asked == []
+        await nodes.stop("dc2")
+        await nodes.start("dc2")
+        await nodes.linked()

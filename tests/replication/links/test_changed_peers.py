@@ -10,6 +10,7 @@ from trio.testing import MockClock
 
 from protocol.commands import Ping
 from replicator.config import DurabilityConfig, PeerConfig, WhenShort
+from replicator.replication.links import connections
 from tests.replication.cluster import HEARTBEAT_S, LOOPBACK, TIMEOUT_S, Cluster, Node, cluster, until
 from tests.replication.log.truncating import SAID_S, checkpoint, log_entries
 from tests.replication.metrics import refreshed, value
@@ -98,16 +99,60 @@ async def test_node_that_was_removed_by_mistake_is_linked_again(tmp_path: Path, 
         assert value(nodes["dc1"].registry, "link_established_total", "dc3") == 1
 
 
+async def test_peer_may_be_removed_and_added_again_between_two_looks_at_the_metrics(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 2) as nodes, refreshed(nodes["dc1"]):
+        await nodes["dc1"].save("text")
+        await trio.sleep(2 * HEARTBEAT_S)
+        tell(nodes["dc1"], copies=1)
+        tell(nodes["dc1"], "dc2")
+        await nodes.linked()
+        await trio.sleep(2 * HEARTBEAT_S)
+        assert value(nodes["dc1"].registry, "link_established_total", "dc2") >= 1
+        await nodes.converged()
+
+
+async def test_peer_that_is_removed_as_its_link_comes_up_is_no_neighbour(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reload may run after the link counts as up, and before the task that serves it."""
+    async with cluster(tmp_path, autojump_clock, 2, start=["dc1"]) as nodes:
+        dc1, told = nodes["dc1"], trio.Event()
+
+        def remove_peer(*_: object) -> None:
+            if dc1.coordinator.connections.link("dc2") is not None and not told.is_set():
+                told.set()
+                tell(dc1, copies=1)
+
+        monkeypatch.setattr(connections, "warn_of_another", remove_peer)
+        await nodes.start("dc2")
+        await told.wait()
+        await trio.sleep(5 * TIMEOUT_S)
+        assert dc1.coordinator.mastership.table.neighbours == ()
+        assert list(dc1.coordinator.feeds) == []
+
+
+async def test_disk_of_a_removed_node_is_no_copy(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """It can be reached over a node that has not been told, but will be discarded."""
+    async with cluster(tmp_path, autojump_clock) as nodes:
+        tell(nodes["dc1"], "dc2", removed=("dc3",), copies=3)
+        await until(lambda: nodes["dc1"].component == {"dc1", "dc2", "dc3"})
+        assert nodes["dc1"].coordinator.durability.reachable == 2
+        tell(nodes["dc1"], "dc2", "dc3", copies=3)
+        await until(lambda: nodes["dc1"].coordinator.durability.reachable == 3)
+
+
 async def test_new_address_counts_from_the_next_call_on(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
-        connections = nodes["dc1"].coordinator.connections
-        before = connections.link("dc2")
+        links = nodes["dc1"].coordinator.connections
+        before = links.link("dc2")
         moved = PeerConfig("dc2", LOOPBACK._replace(port=LOOPBACK.port + 1))
         config = nodes["dc1"].coordinator.config
         nodes["dc1"].coordinator.reconfigure(replace(config, peers=(moved,)))
         await trio.sleep(TIMEOUT_S)
-        assert connections.link("dc2") is before is not None
-        assert connections.peers["dc2"].config == moved  # with which the next call is made
+        assert links.link("dc2") is before is not None
+        assert links.peers["dc2"].config == moved  # with which the next call is made
 
 
 async def test_node_with_another_priority_becomes_root(tmp_path: Path, autojump_clock: MockClock) -> None:

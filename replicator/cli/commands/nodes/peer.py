@@ -63,16 +63,30 @@ def peer_remove(name: str, config_file: Path, *, force: bool) -> None:
 
 def _look(file: Path) -> tuple[str, NodeStatus | None]:
     """Return the node's id, and its status if it runs. Raises ConfigurationError, and CommandError if it is mute."""
-    sid = config_argument(file).node.id
+    node = config_argument(file).node
+    sid = node.id
     try:
         with NodeClient(url_of_config(file)) as client:
             return sid, client.status()
     except NoSocketError:
+        if not _is_absent(node.own_socket):  # it may run, as another user
+            raise
         return sid, None
     except UnreachableError as error:
         if error.is_connected:
             raise
         return sid, None
+
+
+def _is_absent(path: Path) -> bool:
+    """Return True if there is certainly no such file: where we may not look, there may be one."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _edit(file: Path, change: Callable[[str], str]) -> None:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from replicator.store.db.queries.chain_queries import (
     all_mailbox_keys,
+    chain_keys,
     chain_or_empty,
     chains_of,
     empty_chain,
@@ -79,6 +80,7 @@ __all__ = [
     "annotated",
     "annotations_of",
     "at_one_moment",
+    "chain_keys",
     "chain_or_empty",
     "chains_of",
     "content_hash_of_guid",

@@ -50,6 +50,15 @@ def mailbox_keys(
             yield from map(MailboxKey._make, connection.execute(f"{select} {column} IN ({marks})", some))
 
 
+def chain_keys(connection: sqlite3.Connection, chain_ids: Iterable[bytes]) -> Iterator[MailboxKey]:
+    """Yield the keys of these mailboxes and trees, if they are here."""
+    left = iter(chain_ids)
+    while some := tuple(islice(left, ASKED_AT_ONCE)):
+        marks = ",".join("?" * len(some))
+        query = f"SELECT user, id, uidvalidity FROM chain WHERE id IN ({marks})"
+        yield from map(MailboxKey._make, connection.execute(query, some))
+
+
 def all_mailbox_keys(connection: sqlite3.Connection) -> Iterator[MailboxKey]:
     """Yield the keys of all mailboxes."""
     query = "SELECT user, id, uidvalidity FROM chain WHERE uidvalidity > 0"

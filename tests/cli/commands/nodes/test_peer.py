@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from replicator.cli.commands.nodes.peer import _is_absent
 from tests.cli.conftest import Invoke
 
 TEXT = '[node]\nid = "dc1" # here\n\n[[peer]]\nid = "dc2"\naddress = "127.0.0.1:2"\n'
@@ -68,3 +69,10 @@ def test_file_that_is_written_elsewhere_is_left_alone(file: Path, invoke: Invoke
     refused = invoke("peer", "add", "dc3", "127.0.0.1:3", "--config", file)
     assert (refused.exit_code, "change it there, and then run `replicator reload`" in refused.stderr) == (2, True)
     assert file.read_text() == f"# Ansible managed\n{TEXT}"
+
+
+def test_socket_that_cannot_be_looked_at_may_be_there(file: Path) -> None:
+    """Then the node may run, as another user, with links that a change must not overlook."""
+    assert _is_absent(file.parent / "http.sock")
+    assert not _is_absent(file)
+    assert not _is_absent(file / "http.sock")
