@@ -108,7 +108,7 @@ class NodeDifference:
         found = list[MailboxKey]()
         for start in range(0, len(chain_ids), ROWS_AT_ONCE):
             some = chain_ids[start : start + ROWS_AT_ONCE]
-            found += await self._store.read(lambda reader, some=some: [*queries.chain_keys(reader, some)])
+            found += await self._store.read(partial(queries.chain_keys, chain_ids=some))
         return found
 
     async def missing_trees_first(self) -> list[bytes]:

@@ -109,7 +109,7 @@ async def test_peer_may_be_removed_and_added_again_between_two_looks_at_the_metr
         tell(nodes["dc1"], "dc2")
         await nodes.linked()
         await trio.sleep(2 * HEARTBEAT_S)
-        assert value(nodes["dc1"].registry, "link_established_total", "dc2") >= 1
+        assert value(nodes["dc1"].registry, "link_established_total", "dc2")
         await nodes.converged()
 
 

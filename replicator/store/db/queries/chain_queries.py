@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from replicator.store.db import chain as chains
@@ -50,13 +50,11 @@ def mailbox_keys(
             yield from map(MailboxKey._make, connection.execute(f"{select} {column} IN ({marks})", some))
 
 
-def chain_keys(connection: sqlite3.Connection, chain_ids: Iterable[bytes]) -> Iterator[MailboxKey]:
-    """Yield the keys of these mailboxes and trees, if they are here."""
-    left = iter(chain_ids)
-    while some := tuple(islice(left, ASKED_AT_ONCE)):
-        marks = ",".join("?" * len(some))
-        query = f"SELECT user, id, uidvalidity FROM chain WHERE id IN ({marks})"
-        yield from map(MailboxKey._make, connection.execute(query, some))
+def chain_keys(connection: sqlite3.Connection, chain_ids: Sequence[bytes]) -> list[MailboxKey]:
+    """Return the keys of these mailboxes and trees, at most 32,766, if they are here."""
+    marks = ",".join("?" * len(chain_ids))
+    query = f"SELECT user, id, uidvalidity FROM chain WHERE id IN ({marks})"
+    return [*map(MailboxKey._make, connection.execute(query, chain_ids))]
 
 
 def all_mailbox_keys(connection: sqlite3.Connection) -> Iterator[MailboxKey]:
