@@ -93,7 +93,10 @@ class Fingerprints:
         start, end = self._bounds(prefix)
         if end - start <= LISTED_MAX:
             return Listing(tuple(self.items(prefix)))
-        return Split(tuple(self.of(prefix + digit) for digit in DIGITS))
+        edges = [start, *(self._first(prefix + digit, start, end) for digit in DIGITS[1:]), end]
+        totals = [self._before(edge) for edge in edges]
+        sizes = (after - before for before, after in pairwise(edges))
+        return Split(tuple(map(Fingerprint, sizes, (remove(after, before) for before, after in pairwise(totals)))))
 
     def _at(self, index: int) -> bytes:
         return self._packed[index * _ITEM_BYTES : (index + 1) * _ITEM_BYTES]
@@ -102,10 +105,15 @@ class Fingerprints:
         """Return the first and the last index, exclusive, of a range. Raises ValueError if `prefix` names no range."""
         if len(prefix) > 2 * ID_BYTES or not set(prefix) <= set(DIGITS):
             raise ValueError(f"{prefix!r} is not a range of keys")
-        low, high = (bytes.fromhex(prefix.ljust(2 * ID_BYTES, end)) for end in "0f")
-        start = bisect_left(range(len(self)), low, key=lambda index: self._at(index)[:ID_BYTES])
+        high = bytes.fromhex(prefix.ljust(2 * ID_BYTES, "f"))
+        start = self._first(prefix, 0, len(self))
         end = bisect_left(range(len(self)), high, lo=start, key=lambda index: self._at(index)[:ID_BYTES])
         return start, end + (end < len(self) and self._at(end)[:ID_BYTES] == high)
+
+    def _first(self, prefix: str, low: int, high: int) -> int:
+        """Return the index, from `low` to `high`, of the first item in a range or after it."""
+        key = bytes.fromhex(prefix.ljust(2 * ID_BYTES, "0"))
+        return bisect_left(range(len(self)), key, low, high, key=lambda index: self._at(index)[:ID_BYTES])
 
     def _before(self, index: int) -> int:
         run = index // _RUN
@@ -169,6 +177,11 @@ class Comparison:
                 if not is_sound or Fingerprint(len(items), add(0, *(value for _, value in items))) != known:
                     raise ValueError(f"the items of the range {prefix!r} do not add up")
                 self._compare(dict(self.ours.items(prefix)), dict(items))
+
+    @property
+    def lacking(self) -> int:
+        """The number of keys found so far that only the other side has, or has with another hash."""
+        return len(self._theirs) + len(self._differing)
 
     def difference(self) -> Difference:
         """Return the differences found so far."""

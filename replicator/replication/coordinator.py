@@ -166,7 +166,13 @@ class Coordinator:
         self.fork_merger = ForkMerger(store, self.mastership, self.checkpoints, config.conflict.uid)
         self.body_conflicts = BodyConflicts(store, self.mastership, self.bodies, self.fork_merger)
         self.reconciliation = Reconciliation(store, self.mastership, self.fork_merger)
-        self.anti_entropy = AntiEntropy(store, self.mastership, self.reconciliation, lambda: self.connections.links)
+        self.anti_entropy = AntiEntropy(
+            store,
+            self.mastership,
+            self.reconciliation,
+            lambda: self.connections.links,
+            is_taking_over=lambda: self.state_transfer.is_running,
+        )
         self.readiness = Readiness(
             store,
             self.admission,

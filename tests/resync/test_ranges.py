@@ -1,5 +1,7 @@
 import random
+from collections import deque
 from collections.abc import Mapping
+from hashlib import sha256
 
 import msgpack
 import pytest
@@ -112,3 +114,15 @@ def test_contradictory_answers_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
     for items in ([(b"k" * 16, 1), (b"k" * 16, 2)], [(b"k", 1)]):
         with pytest.raises(ValueError, match="keys of a set"):
             Fingerprints(items)
+
+
+def test_what_is_lacking_is_known_before_the_comparison_is_done() -> None:
+    """So that a node which lacks very much need not hear of all."""
+    theirs = Fingerprints((sha256(bytes([number])).digest()[:16], number) for number in range(200))
+    comparison = Comparison(Fingerprints(()), theirs.of(""))
+    waiting = deque(comparison.questions())
+    while comparison.lacking <= 20:
+        comparison.take(waiting[0], theirs.answer(waiting.popleft()))
+        waiting.extend(comparison.questions())
+    assert not comparison.is_done
+    assert 20 < comparison.lacking < 200

@@ -4,7 +4,8 @@ A node that takes over a state shows it before it has the entries. If the node t
 its disk, no log has them any more, and logs that are equal tell of no difference. An election follows each such loss.
 So after each one, every node compares digests with its neighbours, which takes some hundred bytes where nothing
 differs, and takes over what a neighbour shows without having it in its log, or reports a fork to the mailbox's master.
-It lets masters join the branches that logs have brought first, as long as they get on with that.
+It lets masters join the branches that logs have brought first, as long as they get on with that, and state transfers
+end, which compare everything themselves.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ _DONE = {Outcome.SAME, Outcome.ADOPTED, Outcome.MERGED, Outcome.AHEAD}
 
 
 class AntiEntropy:
-    """The comparison of this node with its neighbours. Belongs to the event loop; `links` returns those that are up."""
+    """The comparison of this node with its neighbours. Belongs to the event loop.
+
+    `links` returns those that are up; `is_taking_over` whether a state transfer compares everything anyway.
+    """
 
     def __init__(
         self,
@@ -43,11 +47,14 @@ class AntiEntropy:
         mastership: Mastership,
         reconciliation: Reconciliation,
         links: Callable[[], Sequence[PeerLink]],
+        *,
+        is_taking_over: Callable[[], bool],
     ) -> None:
         self._store = store
         self._mastership = mastership
         self._reconciliation = reconciliation
         self._links = links
+        self._is_taking_over = is_taking_over
 
     async def run(self) -> None:
         """Compare with each neighbour after each election, again as long as something is left, until cancelled."""
@@ -62,7 +69,7 @@ class AntiEntropy:
                 term, pause_s = self._mastership.masters.term, timing.ANTI_ENTROPY_QUIET_S
                 look_at = trio.current_time() + pause_s
                 done.clear()
-            if trio.current_time() < look_at or 0 < waiting < waited:
+            if trio.current_time() < look_at or 0 < waiting < waited or self._is_taking_over():
                 continue
             for link in self._links():
                 if link.hello.origin not in done and await self.compare(link.sid):

@@ -6,6 +6,7 @@ changes meanwhile, the next try starts from what the previous one learned.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -178,10 +179,13 @@ async def differing_chains(store: Store, mastership: Mastership, sid: str) -> li
 
 
 @asynccontextmanager
-async def node_difference(store: Store, mastership: Mastership, sid: str) -> AsyncIterator[NodeDifference]:
+async def node_difference(
+    store: Store, mastership: Mastership, sid: str, *, at_most: float = math.inf
+) -> AsyncIterator[NodeDifference]:
     """Compare everything with a node, which remembers what it showed until the block ends.
 
-    Raises UnavailableError, LinkDownError.
+    Stops early once more than `at_most` were found that the other node may show ahead of this one. Raises
+    UnavailableError, LinkDownError, DatabaseFailedError.
     """
     ours, asked = await _both(store.shown_digests.get, partial(_ask, mastership, sid, None))
     try:
@@ -189,7 +193,7 @@ async def node_difference(store: Store, mastership: Mastership, sid: str) -> Asy
     except ProtocolError as error:
         raise UnavailableError(f"{sid} reports an impossible log: {error}") from None
     try:
-        difference = await asked.compare(ours)
+        difference = await asked.compare(ours, at_most)
         if difference is None:
             raise UnavailableError(f"{sid} no longer has the snapshot of this comparison; try again")
     except ValueError as error:
@@ -236,10 +240,10 @@ class _Asked:
             )
         return chain
 
-    async def compare(self, ours: Fingerprints) -> Difference | None:
-        """Return the difference; None if the snapshot expired."""
+    async def compare(self, ours: Fingerprints, at_most: float = math.inf) -> Difference | None:
+        """Return the difference, or a part of it with more than `at_most` lacking; None if the snapshot expired."""
         comparison = Comparison(ours, self.everything())
-        while not comparison.is_done:
+        while not comparison.is_done and comparison.lacking <= at_most:
             prefixes = comparison.questions()
             reply = await self.link.request(Ranges(self.snapshot.number, prefixes, self.sid))
             if not isinstance(reply, Content):

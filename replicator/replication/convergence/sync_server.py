@@ -8,7 +8,7 @@ begins again with what it has learned so far.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -215,6 +215,7 @@ def items_of(connection: Connection, key: MailboxKey, keys: Iterable[bytes]) -> 
     return {wanted: row for wanted, row in rows if row is not None}
 
 
-def _names(connection: Connection, chain_ids: Iterable[bytes]) -> list[Item]:
-    found = (chains.load(connection, chain_id) for chain_id in chain_ids)
-    return [ChainName(chain.user, chain.id, chain.uidvalidity) for chain in found if chain is not None]
+def _names(connection: Connection, chain_ids: Sequence[bytes]) -> list[Item]:
+    found = {key.mailbox_id: key for key in queries.chain_keys(connection, chain_ids)}
+    keys = filter(None, map(found.get, chain_ids))
+    return [ChainName(key.user, key.mailbox_id, key.uidvalidity) for key in keys]

@@ -248,7 +248,8 @@ class Readiness:
         try:
             with trio.move_on_after(timing.READINESS_COMPARE_S) as scope:
                 for sid in peers:
-                    async with sync_client.node_difference(self._store, self._mastership, sid) as difference:
+                    compared = sync_client.node_difference(self._store, self._mastership, sid, at_most=BUSY_MAX)
+                    async with compared as difference:
                         lacking = len(difference.differing) + len(difference.missing)
                         keys = await difference.keys() if lacking <= BUSY_MAX else None
                     if keys is None or not all([await self._is_whole(key) for key in keys]):
