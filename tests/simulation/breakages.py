@@ -188,7 +188,7 @@ BREAKAGES = (
     Breakage(
         "log-end", "a log begins after entries that the peer says it once had",
         "replicator/replication/convergence/state_transfer.py",
-        "if not covers(self._claimed(sid), difference.collected):", "if False:",
+        "if not covers(self._claimed(sid), collected):", "if False:",
     ),
 )  # fmt: skip
 
