@@ -279,11 +279,11 @@ class ExternalDirectory:
         return Trial(user, tuple(reasons), waits_s, slowed, origin=origin, answer=answer)
 
     async def _tried(self, found: Found, password: str, address: str | None) -> Verdict:
-        """Return the source's verdict for an operator. Raises UsersUnavailableError."""
+        """Return the source's verdict for an operator. Raises UsersUnavailableError that says why."""
         text = _text_of(password.encode("utf-8", "surrogateescape"))
         if text is None:
             return Verdict(is_right=False, text="the server is not asked: no such password can be right")
-        return await self._attempts.out_of_turn(lambda: self._look_ups.checked(found, text, address))
+        return await self._attempts.out_of_turn(lambda: self._look_ups.checked(found, text, address, says_why=True))
 
     async def _reasons_against_master(
         self, masters: Masters, master: str, password: str, address: str | None

@@ -39,6 +39,10 @@ WANTED_MAX = 20_000
 LOGGED_MAX = 100
 """Problems of single users that are remembered as logged."""
 
+NOT_KNOWN = "one user is not known now"
+NOT_DECIDED = "one log-in gets no answer now"
+"""What the log says of an EntryError about a look-up, and about a password."""
+
 BUSY = "too many questions wait for the server that knows the users; try again later"
 UNAVAILABLE = "the server that knows the users does not answer; try again later"
 
@@ -160,12 +164,14 @@ class LookUps:
         if self._answers.is_out(user):
             self._answers.forget(user)
 
-    async def checked(self, found: Found | None, password: str, address: str | None) -> Verdict:
-        """Return the source's verdict about a password. Raises UsersUnavailableError."""
+    async def checked(
+        self, found: Found | None, password: str, address: str | None, *, says_why: bool = False
+    ) -> Verdict:
+        """Return the source's verdict about a password. Raises UsersUnavailableError, which `says_why` to operators."""
         try:
             return await self._timed("check", lambda: self._source.check(found, password, address), _result_of_check)
         except SourceError as error:
-            raise UsersUnavailableError(_why(error)) from error
+            raise UsersUnavailableError(str(error) if says_why else _why(error)) from error
 
     def _in_place(self, known: Sequence[Known], name: str) -> Known | None:
         """Return what is known of the next part of a name, if the source has just failed about a part before it.
@@ -221,7 +227,7 @@ class LookUps:
         if own is None or own.entry != found.entry or own.user != found.user:
             text = f"{found.entry} says that its user is {found.user!r}, but is not what is found by that name"
             error = EntryError(f"{self._source.name}: {text}; change the filter so that it is")
-            self._tell_of_entry(error)
+            self._tell_once(f"{NOT_KNOWN}: {error}")
             raise error
         return own
 
@@ -245,7 +251,7 @@ class LookUps:
         except EntryError as error:
             self._metrics.asked(request, "unusable", trio.current_time() - began)
             self._note_answer()
-            self._tell_of_entry(error)
+            self._tell_once(f"{NOT_KNOWN if request == 'look_up' else NOT_DECIDED}: {error}")
             raise
         except SourceError as error:
             self._metrics.asked(request, "failed", trio.current_time() - began)
@@ -262,13 +268,13 @@ class LookUps:
             log.info("%s answers again", self._source.name)
         self.problem = None
 
-    def _tell_of_entry(self, error: EntryError) -> None:
+    def _tell_once(self, text: str) -> None:
         """Log what is wrong with one user, once: mail for the user comes again and again."""
-        if str(error) not in self._logged:
+        if text not in self._logged:
             if len(self._logged) >= LOGGED_MAX:
                 self._logged.clear()
-            self._logged.add(str(error))
-            log.warning("one user is not known now: %s", error)
+            self._logged.add(text)
+            log.warning("%s", text)
 
 
 def _at_least(known: Known | None, error: SourceError | None = None) -> Known:
