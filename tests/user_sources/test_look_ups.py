@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ class Source:
         self.people = {"alice"}
         self.disabled = False
         self.takes_s = 0.0
+        self.check_takes_s = 0.0
 
     async def look_up(self, name: str) -> Found | None:
         self.asked.append(name)
@@ -44,6 +46,7 @@ class Source:
 
     async def check(self, found: Found | None, password: str, address: str | None) -> Verdict:  # noqa: ARG002
         await self.rehearse()
+        await trio.sleep(self.check_takes_s)
         return Verdict(found is not None and password == "secret", "checked")
 
     async def rehearse(self) -> None:
@@ -269,6 +272,21 @@ async def test_own_queue_is_no_failure_of_the_source(
     assert registry.get_sample_value("replicator_user_source_seconds_count", counted) == 50
     assert registry.get_sample_value("replicator_user_source_up") == 1
     assert await users.ask(f"u{in_time + 50}") is None
+
+
+async def test_wrong_passwords_leave_places_to_mail(
+    source: Source, users: ExternalDirectory, autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """Each is checked for as long as a Dovecot delays failures, at twice as many users as are asked about at once."""
+    names = [f"u{number}" for number in range(2 * REQUESTS_AT_ONCE)]
+    source.people, source.check_takes_s = set(names), 2
+    for number, name in enumerate(names):
+        nursery.start_soon(partial(users.verify, name, "wrong", address=f"10.0.{number}.1"))
+    await trio.sleep(1)
+    began = trio.current_time()
+    assert await users.ask("nobody") is None
+    assert trio.current_time() == began
+    nursery.cancel_scope.cancel()
 
 
 async def test_sessions_of_removed_users_end_soon_however_many_there_are(

@@ -33,8 +33,11 @@ from replicator.users.scram import ITERATIONS, KEY_BYTES, SALT_BYTES, ScramAttem
 from replicator.users.trial import Obstacle, Reason, Trial, reasons_against_master
 from replicator.users.words.quota_limits import NO_LIMITS, QuotaLimits
 
-CHECKS_AT_ONCE = 16
-"""Passwords that the source checks at once: it computes the hashes, and this node only waits."""
+CHECKS_AT_ONCE = 12
+"""Passwords that the source checks at once: it computes the hashes, and this node only waits.
+
+These are fewer than `REQUESTS_AT_ONCE`, because a wrong password may take seconds, and mail waits for look-ups.
+"""
 
 FAILURE_S = 1.0
 """Seconds that a failed attempt takes, or a multiple of them: how long the source took does not show through."""
