@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import trio
 
 from protocol.units import KIB
 from replicator.config import DovecotConfig
-from replicator.user_sources.limits import quota_of
+from replicator.user_sources.limits import quota_of_all
 from replicator.users import EntryError, Found, SourceError, Verdict
 
 ANSWER_BYTES_MAX = 64 * KIB
@@ -63,7 +63,8 @@ class DovecotSource:
         if answer == "NOTFOUND":
             return None
         user = fields[0]
-        return Found(user.lower(), user, limits=self._limits(user, fields[1:]))
+        limits, fault = quota_of_all(_quotas(fields[1:]))
+        return Found(user.lower(), user, limits=limits, fault=fault)
 
     async def check(self, found: Found | None, password: str, address: str | None) -> Verdict:
         """Return whether Dovecot says that the password is right, and lets the user in here.
@@ -136,19 +137,6 @@ class DovecotSource:
         except trio.TooSlowError:
             raise DovecotError(f"{name}: there was no answer within {timeout_s:g} s", "timeout") from None
 
-    def _limits(self, user: str, fields: Sequence[str]) -> dict[str, int | None]:
-        """Return the limits that fields of a user set, in the ways of Dovecot 2.3 and 2.4. Raises EntryError."""
-        limits: dict[str, int | None] = {}
-        for name, _, value in (field.partition("=") for field in fields):
-            try:
-                if (name.startswith("quota_rule") and value.startswith("*:")) or name == "quota_storage_size":
-                    limits |= quota_of(value)
-                elif name == "quota_message_count":
-                    limits |= quota_of(f"*:messages={value}")
-            except ValueError as error:
-                raise EntryError(f"{self.name}: {user}: {error}") from None
-        return limits
-
 
 class _Connection:
     """A connection to one of the sockets. All that waits raises DovecotError, OSError, trio.BrokenResourceError."""
@@ -205,6 +193,15 @@ def _name_of_nobody() -> str:
 def _reason(fields: Sequence[str]) -> str:
     """Return why Dovecot has failed, by the fields of its answer."""
     return _named(fields).get("reason", "its log says why")
+
+
+def _quotas(fields: Sequence[str]) -> Iterator[str]:
+    """Yield the quotas that fields of a user set for all folders, in the ways of Dovecot 2.3 and 2.4."""
+    for name, _, value in (field.partition("=") for field in fields):
+        if (name.startswith("quota_rule") and value.startswith("*:")) or name == "quota_storage_size":
+            yield value
+        elif name == "quota_message_count":
+            yield f"*:messages={value}"
 
 
 def _named(fields: Sequence[str]) -> Mapping[str, str]:

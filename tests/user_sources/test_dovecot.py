@@ -43,7 +43,21 @@ async def test_names_passwords_and_quotas(server: Dovecot) -> None:
         assert await users.ask(name) is None
     assert await users.quota_limits("alice") == QuotaLimits(1024**3, 5)
     assert await users.quota_limits("bob") == QuotaLimits(5, 5)
+    assert await users.quota_limits("erin") == QuotaLimits(None, None)
+    assert await users.quota_limits("frank") == QuotaLimits(None, 5)
     assert not users.unreadable()
+
+
+@needs_dovecot
+async def test_user_whose_quota_makes_no_sense_has_the_default(
+    server: Dovecot, caplog: pytest.LogCaptureFixture
+) -> None:
+    users = directory_of(server.config)
+    assert await users.verify("carol", "quiet") == Login("carol")
+    assert await users.quota_limits("carol") == QuotaLimits(5, 5)
+    await users.try_login("carol", "quiet")
+    [told] = [record.getMessage() for record in caplog.records]
+    assert told.startswith(f"one user has the default quota: Dovecot at {server.config.userdb}: carol: expected a size")
 
 
 @needs_dovecot
@@ -55,9 +69,6 @@ async def test_trial_tells_what_dovecot_said(server: Dovecot) -> None:
     assert ([reason.obstacle for reason in wrong.reasons], wrong.answer) == (["wrong_password"], "Dovecot refuses it")
     told = (await users.try_login("bob", "hidden")).answer
     assert told == "Dovecot accepts it, but lets nobody in here (nologin)"
-    with pytest.raises(UsersUnavailableError, match="carol: expected a size"):
-        await users.try_login("carol", "quiet")
-    assert not users.unreadable(), "others are known"
 
 
 @needs_dovecot

@@ -17,7 +17,7 @@ from replicator.errors import UserNotLearnedError, UsersUnavailableError
 from replicator.runtime.metrics import UserSourceMetrics
 from replicator.users.attempts.turns import Turns
 from replicator.users.elsewhere.answers import Answers, Known
-from replicator.users.elsewhere.source import BusyError, EntryError, Found, SourceError, UserSource, Verdict
+from replicator.users.elsewhere.source import BusyError, EntryError, Found, SourceError, UserSource, Verdict, shown
 from replicator.users.names import candidates
 from replicator.users.passwd_file.line import check_user_name
 
@@ -42,6 +42,9 @@ LOGGED_MAX = 100
 NOT_KNOWN = "one user is not known now"
 NOT_DECIDED = "one log-in gets no answer now"
 """What the log says of an EntryError about a look-up, and about a password."""
+
+NOT_LIMITED = "one user has the default quota"
+"""What the log says of a quota without sense."""
 
 BUSY = "too many questions wait for the server that knows the users; try again later"
 UNAVAILABLE = "the server that knows the users does not answer; try again later"
@@ -212,6 +215,8 @@ class LookUps:
         except SourceError:
             self._answers.note_failure(name, trio.current_time())
             raise
+        if found is not None and found.fault is not None:
+            self._tell_once(shown(f"{NOT_LIMITED}: {self._source.name}: {found.entry}: {found.fault}"))
         self._answers.note(name, found, trio.current_time())
         return found
 
