@@ -16,7 +16,7 @@ from replicator.config import Config, DovecotConfig, config_text, load_config, u
 from replicator.errors import ConfigError, UsersUnavailableError
 from replicator.user_sources import server_faults, users_of_server
 from replicator.user_sources.dovecot import DovecotSource
-from replicator.users import EntryError, ExternalDirectory, Found, Login, QuotaLimits, SourceError
+from replicator.users import EntryError, ExternalDirectory, Found, Identity, Login, QuotaLimits, SourceError, add_user
 from replicator.users.attempts.throttle import FREE_FAILURES_PAIR
 from replicator.users.elsewhere.answers import AFTER_FAILURE_S
 from tests.user_sources.dovecot_auth import DOWN, Dovecot, dovecot, needs_dovecot
@@ -69,6 +69,18 @@ async def test_trial_tells_what_dovecot_said(server: Dovecot) -> None:
     assert ([reason.obstacle for reason in wrong.reasons], wrong.answer) == (["wrong_password"], "Dovecot refuses it")
     told = (await users.try_login("bob", "hidden")).answer
     assert told == "Dovecot accepts it, but lets nobody in here (nologin)"
+
+
+@needs_dovecot
+async def test_passdb_decides_about_passwords_alone(server: Dovecot, tmp_path: Path) -> None:
+    """It does not hear of log-ins by anything else, which docs/security.md tells operators."""
+    add_user(tmp_path / "masters", "admin", "mighty", scheme="PLAIN")
+    masters = tmp_path / "masters"
+    users = users_of_server(server.config, lambda: 1_000, CollectorRegistry(), masters=masters, separator="*")
+    assert await users.verify("bob", "hidden") is None
+    by_token = await users.admit("bob", Identity("bob", 2_000))
+    by_master = await users.verify("bob*admin", "mighty")
+    assert [login and login.user for login in (by_token, by_master)] == ["bob", "bob"]
 
 
 @needs_dovecot
