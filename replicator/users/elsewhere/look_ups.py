@@ -39,6 +39,9 @@ WANTED_MAX = 20_000
 LOGGED_MAX = 100
 """Problems of single users that are remembered as logged."""
 
+REHEARSAL = "rehearsal"
+"""A trial of all that the source is asked."""
+
 NOT_KNOWN = "one user is not known now"
 NOT_DECIDED = "one log-in gets no answer now"
 """What the log says of an EntryError about a look-up, and about a password."""
@@ -69,7 +72,12 @@ class LookUps:
         self._wanted: set[str] = set()
         self._to_renew, self._renewals = trio.open_memory_channel[str](WANTED_MAX)
         self._logged: set[str] = set()
-        self.problem: str | None = None  # why the source does not answer now
+        self._problems: dict[str, str] = {}  # why the source does not answer now, by what it was asked
+
+    @property
+    def problem(self) -> str | None:
+        """Why the source does not answer now."""
+        return next(iter(self._problems.values()), None)
 
     async def run(self) -> None:
         """Ask again about users whose sessions are open, until cancelled. Then close the source's connections."""
@@ -98,7 +106,7 @@ class LookUps:
 
     async def _rehearse(self) -> None:
         with suppress(SourceError):  # which is noted as the problem
-            await self._timed("look_up", self._source.rehearse, lambda _: "missing")
+            await self._timed("look_up", self._source.rehearse, lambda _: "missing", is_rehearsal=True)
 
     async def ask(self, name: str) -> Found | None:
         """Return the user of an address or login name (see `names`), even one who is disabled; None if unknown.
@@ -236,7 +244,9 @@ class LookUps:
             raise error
         return own
 
-    async def _timed(self, request: str, ask: Callable[[], Awaitable[T]], result: Callable[[T], str]) -> T:
+    async def _timed(
+        self, request: str, ask: Callable[[], Awaitable[T]], result: Callable[[T], str], *, is_rehearsal: bool = False
+    ) -> T:
         """Ask the source once there is room, and count it. Raises SourceError, BusyError."""
         with trio.move_on_after(ROOM_S) as waiting:
             await self._room.acquire()
@@ -244,34 +254,39 @@ class LookUps:
             self._metrics.asked(request, "busy", ROOM_S)
             raise BusyError(BUSY)
         try:
-            return await self._answered(request, ask, result)
+            return await self._answered(request, ask, result, REHEARSAL if is_rehearsal else request)
         finally:
             self._room.release()
 
-    async def _answered(self, request: str, ask: Callable[[], Awaitable[T]], result: Callable[[T], str]) -> T:
-        """Ask the source now, and count it. Raises SourceError."""
+    async def _answered(
+        self, request: str, ask: Callable[[], Awaitable[T]], result: Callable[[T], str], asked: str
+    ) -> T:
+        """Ask the source now, and count it. `asked`: the request, or REHEARSAL. Raises SourceError."""
         began = trio.current_time()
         try:
             answer = await ask()
         except EntryError as error:
             self._metrics.asked(request, "unusable", trio.current_time() - began)
-            self._note_answer()
+            self._note_answer(asked)
             self._tell_once(f"{NOT_KNOWN if request == 'look_up' else NOT_DECIDED}: {error}")
             raise
         except SourceError as error:
             self._metrics.asked(request, "failed", trio.current_time() - began)
-            if str(error) != self.problem:
+            if str(error) not in self._problems.values():
                 log.warning("users are not known now: %s", error)
-            self.problem = str(error)
+            self._problems[asked] = str(error)
             raise
         self._metrics.asked(request, result(answer), trio.current_time() - began)
-        self._note_answer()
+        self._note_answer(asked)
         return answer
 
-    def _note_answer(self) -> None:
-        if self.problem is not None:
+    def _note_answer(self, asked: str) -> None:
+        """Note that the source is well in what it was asked: it may search and not check passwords, or the reverse."""
+        had_problems = bool(self._problems)
+        for each in [*self._problems] if asked == REHEARSAL else [asked]:
+            self._problems.pop(each, None)
+        if had_problems and not self._problems:
             log.info("%s answers again", self._source.name)
-        self.problem = None
 
     def _tell_once(self, text: str) -> None:
         """Log what is wrong with one user, once: mail for the user comes again and again."""
