@@ -90,7 +90,8 @@ class DovecotSource:
             advice = "; a wrong password takes its auth_failure_delay, which must be below `timeout`" if is_late else ""
             raise EntryError(f"{error}{advice}") from error
         named = _named(fields)
-        if answer == "CONT" or named.get("code") == "temp_fail" or "temp" in named:  # the last until Dovecot 2.2
+        has_failed = named.get("code") == "temp_fail" or "temp" in named  # the latter until Dovecot 2.2
+        if answer == "CONT" or (answer == "FAIL" and has_failed):
             whose = "a password" if found is None else f"the password of {user!r}"
             raise EntryError(f"{dovecot.name}: it cannot check {whose} now: {_reason(fields)}")
         if answer == "FAIL" or found is None:

@@ -204,6 +204,7 @@ async def saying(directory: Path, say: Callable[[trio.SocketStream], Awaitable[N
     [
         (b"OK\t1\tuser=alice\n", True),
         (b"OK\t1\n", True),
+        (b"OK\t1\tuser=alice\ttemp=1\tcode=temp_fail\n", True),
         (b"OK\t2\tuser=alice\nFAIL\t1\tuser=alice\n", False),
         (b"FAIL\t1\tuser=alice\tcode=user_disabled\n", False),
         (b"OK\t1\tuser=alice\tproxy\thost=192.0.2.1\n", False),
