@@ -294,10 +294,18 @@ class HttpServices:
     keep_expunged_s: float = field(default_factory=lambda: ContentConfig().keep_expunged_s)
 
     async def owner(self, name: str) -> str:
-        """Return whose mail is meant: this user's, or that of a deleted user or one of another cluster, by its name."""
+        """Return whose mail is meant: this user's, or that of a deleted user or one of another cluster, by its name.
+
+        While users are unknown, it is the user of exactly this name who has mail here. Raises UsersUnavailableError if
+        none has: another user's mail may be meant.
+        """
         try:
             return await self.users.ask(name) or name
-        except (OtherClusterError, UsersUnavailableError):  # or the user has just been deleted
+        except OtherClusterError:
+            return folded(name)
+        except UsersUnavailableError:  # or the user has just been deleted
+            if not await self.status.mailboxes(folded(name)):
+                raise
             return folded(name)
 
 

@@ -18,8 +18,8 @@ from protocol.units import KIB
 from replicator.config import EndpointConfig
 from replicator.oauth.https_get import HttpsError, post_json
 from replicator.user_sources.certificates import key_of_refusal
-from replicator.user_sources.limits import quota_of
-from replicator.users import EntryError, Found, SourceError, Verdict
+from replicator.user_sources.limits import quota_of_all
+from replicator.users import Found, SourceError, Verdict
 
 ANSWER_BYTES_MAX = 16 * KIB
 TOKEN_BYTES_MAX = 4096
@@ -55,7 +55,8 @@ class EndpointSource:
             return None
         if not isinstance(user, str) or not user or not isinstance(disabled, bool):
             raise EndpointError(f"{self.name}: `user` must be a name or null, and `disabled` true or false")
-        return Found(user.lower(), user, disabled, self._limits(user, answer.get("quota")))
+        quota = answer.get("quota")
+        return Found(user.lower(), user, disabled, *quota_of_all(() if quota is None else (str(quota),)))
 
     async def check(self, found: Found | None, password: str, address: str | None) -> Verdict:
         """Return whether the endpoint says that the password is right. Raises SourceError."""
@@ -108,15 +109,6 @@ class EndpointSource:
         if not isinstance(answer, dict):
             raise EndpointError(f"{self.name}: the answer is no JSON object")
         return answer
-
-    def _limits(self, user: str, quota: object) -> dict[str, int | None]:
-        """Return the limits that an answer about a user sets. Raises EntryError."""
-        if quota is None:
-            return {}
-        try:
-            return quota_of(str(quota))
-        except ValueError as error:
-            raise EntryError(f"{self.name}: {user}: {error}") from None
 
     def _headers(self) -> dict[str, str]:
         """Return the header with the token, which is read anew each time. Raises SourceError."""

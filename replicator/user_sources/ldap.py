@@ -29,7 +29,7 @@ from replicator.runtime.environment import ThreadRunner
 from replicator.user_sources.bounded_socket import BoundedSocket
 from replicator.user_sources.certificates import key_of_refusal
 from replicator.user_sources.ldap_filter import filter_for
-from replicator.user_sources.limits import quota_of
+from replicator.user_sources.limits import quota_of_all
 from replicator.users import EntryError, Found, SourceError, Verdict
 
 T = TypeVar("T")
@@ -226,7 +226,7 @@ class LdapSource:
         """Return the user of an entry. Raises EntryError."""
         values = _values(entry["raw_attributes"])
         dn = str(entry["dn"])
-        return Found(self._own_name(dn, values), dn, self._is_disabled(values), self._limits(dn, values))
+        return Found(self._own_name(dn, values), dn, self._is_disabled(values), *self._quota(values))
 
     def _own_name(self, dn: str, values: Mapping[str, Sequence[str]]) -> str:
         """Return the user's own name in lower case, which is one however the name was written. Raises EntryError."""
@@ -242,16 +242,10 @@ class LdapSource:
             value.lower() not in NOT_DISABLED for value in values.get(attribute.lower(), ())
         )
 
-    def _limits(self, dn: str, values: Mapping[str, Sequence[str]]) -> dict[str, int | None]:
-        """Return the limits that an entry sets. Raises EntryError."""
+    def _quota(self, values: Mapping[str, Sequence[str]]) -> tuple[dict[str, int | None], str | None]:
+        """Return the limits that an entry sets, and what is wrong with others."""
         attribute = self._config.quota_attribute
-        limits: dict[str, int | None] = {}
-        for value in values.get(attribute.lower(), ()) if attribute is not None else ():
-            try:
-                limits |= quota_of(value)
-            except ValueError as error:
-                raise EntryError(f"{self.name}: {dn}: {error}") from None
-        return limits
+        return quota_of_all(values.get(attribute.lower(), ()) if attribute is not None else ())
 
     def _bound(self, dn: str, password: bytes, request: _Request) -> Verdict:
         """Bind as an entry. Raises SourceError."""

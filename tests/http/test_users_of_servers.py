@@ -60,3 +60,19 @@ async def test_mail_is_that_of_the_user_of_an_address_that_nobody_has_asked_abou
     status, body = await post(client, "/resync", user="Alice@Example.org")
     assert status == 202
     assert json.loads(body)["user"] == "alice"
+
+
+@pytest.mark.parametrize("task", ["resync", "undelete"])
+async def test_mail_of_an_unknown_address_is_not_taken_for_none(
+    server: Endpoint, client: Conversation, task: str
+) -> None:
+    """While the server is down, nobody knows whose mail an address means."""
+    server.says = 500, b""
+    status, told = await post(client, f"/{task}", user="carol@example.org", mailbox="INBOX")
+    assert (status, "does not answer" in told) == (503, True)
+
+
+async def test_user_with_mail_here_is_meant_while_the_server_is_down(server: Endpoint, client: Conversation) -> None:
+    server.says = 500, b""
+    status, body = await post(client, "/resync", user="Alice")
+    assert (status, json.loads(body)["user"]) == (202, "alice")

@@ -28,6 +28,24 @@ alice:{PLAIN}secret::::::userdb_quota_rule=*:storage=1G userdb_quota_rule2=Trash
 bob:{PLAIN}hidden::::::nologin
 carol:{PLAIN}quiet::::::userdb_quota_rule=*:storage=lots
 dave:{PLAIN}p\u00e4\u00ad ss::::::
+erin:{PLAIN}vast::::::userdb_quota_rule=*:ignore
+frank:{PLAIN}large::::::userdb_quota_rule=*:storage=unlimited
+jane:{PLAIN}odd::::::userdb_uid=nosuchuser
+"""
+"""`nosuchuser` is no user of the machine, and so the userdb fails for jane alone."""
+
+FILE = "driver = passwd-file\n  args = {directory}/people"
+DOWN = "driver = dict\n  args = {directory}/dict.conf"
+"""Settings of a database: a file, and a server that is down."""
+
+DICT = """\
+uri = proxy:{directory}/none:none
+key account {{
+  key = %u
+  format = json
+}}
+passdb_objects = account
+userdb_objects = account
 """
 
 CONFIGURATION = """\
@@ -41,14 +59,12 @@ default_internal_user = {user}
 default_internal_group = {group}
 auth_mechanisms = {mechanisms}
 auth_username_format = %Ln
-auth_failure_delay = 0
+auth_failure_delay = {delay_s} secs
 passdb {{
-  driver = passwd-file
-  args = {directory}/people
+  {passdb}
 }}
 userdb {{
-  driver = passwd-file
-  args = {directory}/people
+  {userdb}
   default_fields = uid=65534 gid=65534 home=/nonexistent
 }}
 service auth {{
@@ -74,11 +90,7 @@ class Dovecot:
     def start(self) -> None:
         self._process = subprocess.Popen([DOVECOT, "-F", "-c", self._directory / "dovecot.conf"])
         while self._process.poll() is None:
-            with socket.socket(socket.AF_UNIX) as client:
-                try:
-                    client.connect(str(self.config.auth))
-                except OSError:
-                    continue
+            if _listens(self.config.userdb) and _listens(self.config.auth):
                 return
         raise AssertionError((self._directory / "log").read_text())
 
@@ -88,20 +100,41 @@ class Dovecot:
             self._process.wait()
 
 
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
 @contextmanager
-def dovecot(mechanisms: str = "plain") -> Iterator[Dovecot]:
-    """Run a Dovecot. Its sockets need a short path."""
+def dovecot(
+    mechanisms: str = "plain", *, passdb: str = FILE, userdb: str = FILE, delay_s: int = 0
+) -> Iterator[Dovecot]:
+    """Run a Dovecot. Its sockets need a short path. `delay_s`: seconds that it takes to refuse a password."""
     directory = Path(tempfile.mkdtemp(prefix="dovecot-"))
     user = pwd.getpwuid(os.getuid()) if os.getuid() else pwd.getpwnam("nobody")
-    people, config = directory / "people", directory / "dovecot.conf"
+    people, config, dict_config = directory / "people", directory / "dovecot.conf", directory / "dict.conf"
     people.write_text(PEOPLE, encoding="utf-8")
+    dict_config.write_text(DICT.format(directory=directory), encoding="utf-8")
     group = subprocess.run(["id", "-gn", user.pw_name], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     config.write_text(
-        CONFIGURATION.format(directory=directory, user=user.pw_name, group=group, mechanisms=mechanisms),
+        CONFIGURATION.format(
+            directory=directory,
+            user=user.pw_name,
+            group=group,
+            mechanisms=mechanisms,
+            passdb=passdb.format(directory=directory),
+            userdb=userdb.format(directory=directory),
+            delay_s=delay_s,
+        ),
         encoding="utf-8",
     )
-    directory.chmod(0o755)  # the process that reads the file has another user than root
+    directory.chmod(0o755)  # the process that reads the files has another user than root
     people.chmod(0o644)
+    dict_config.chmod(0o644)
     server = Dovecot(directory)
     try:
         server.start()

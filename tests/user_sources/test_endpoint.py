@@ -82,15 +82,17 @@ async def test_other_answers_are_no_missing_user(server: Endpoint, says: tuple[i
     assert problem in users.unreadable()[0]
 
 
-@pytest.mark.parametrize(
-    ("says", "problem"),
-    [
-        (b'{"user": "alice", "quota": "lots"}', "alice: expected a size"),
-        (b'{"user": "other"}', "its user is 'other', but is not what is found by that name"),
-    ],
-)
-async def test_nonsense_about_one_user_affects_no_other(server: Endpoint, says: bytes, problem: str) -> None:
-    server.odd["alice"] = says
+async def test_quota_that_makes_no_sense_shuts_nobody_out(server: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+    server.odd["alice"] = b'{"user": "alice", "quota": "lots"}'
+    users = directory_of(config_of(server))
+    assert await users.ask("alice") == "alice"
+    assert await users.quota_limits("alice") == QuotaLimits(5, 5)
+    assert "alice: expected a size" in caplog.text
+
+
+async def test_nonsense_about_one_user_affects_no_other(server: Endpoint) -> None:
+    server.odd["alice"] = b'{"user": "other"}'
+    problem = "its user is 'other', but is not what is found by that name"
     users = directory_of(config_of(server))
     with pytest.raises(UsersUnavailableError):
         await users.ask("alice")

@@ -139,7 +139,9 @@ def test_names_are_escaped() -> None:
 
 
 @needs_slapd
-async def test_attributes_say_quota_and_who_is_disabled(people: Slapd, directory_of: Maker) -> None:
+async def test_attributes_say_quota_and_who_is_disabled(
+    people: Slapd, directory_of: Maker, caplog: pytest.LogCaptureFixture
+) -> None:
     users = directory_of(config_of(people))
     for name in ("alice", "bob"):
         await users.ask(name)
@@ -150,11 +152,10 @@ async def test_attributes_say_quota_and_who_is_disabled(people: Slapd, directory
     assert users.shuts_out("alice", None) is None
     assert await users.verify("bob", "hidden") is None
     assert not users.holds(Login("bob"))
-    with pytest.raises(UsersUnavailableError):
-        await users.ask("carol")
-    with pytest.raises(UsersUnavailableError, match="not 'lots'"):
-        await users.try_login("carol", "quiet")
-    assert not users.unreadable(), "others are known"
+    assert await users.verify("carol", "quiet") == Login("carol")
+    assert await users.quota_limits("carol") == QuotaLimits(5, 5)
+    assert "one user has the default quota" in caplog.text
+    assert "not 'lots'" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,12 @@ async def test_attributes_say_quota_and_who_is_disabled(people: Slapd, directory
         ("*:bytes=1000", {"storage_bytes": 1000}),
         ("*:storage=1G:messages=10", {"storage_bytes": 1024**3, "messages": 10}),
         ("none", {"storage_bytes": None}),
+        ("*:storage=1T", {"storage_bytes": 1024**4}),
         ("0", {"storage_bytes": None}),
+        ("unlimited", {"storage_bytes": None}),
+        ("*:storage=0", {"storage_bytes": None}),
+        ("*:storage=unlimited:messages=unlimited", {"storage_bytes": None, "messages": None}),
+        ("*:ignore", {"storage_bytes": None, "messages": None}),
     ],
 )
 def test_quotas_of_attributes(value: str, limits: dict[str, int | None]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,24 +33,31 @@ class Source:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.is_down = False
+        self.fails_at: str | None = None
         self.people = {"alice"}
         self.disabled = False
         self.takes_s = 0.0
+        self.check_takes_s = 0.0
 
     async def look_up(self, name: str) -> Found | None:
         self.asked.append(name)
-        await self.rehearse()
+        await self._answer("look_up")
         if name == "bob":
             raise EntryError("bob makes no sense")
         return Found(name, f"entry of {name}", self.disabled) if name in self.people else None
 
     async def check(self, found: Found | None, password: str, address: str | None) -> Verdict:  # noqa: ARG002
-        await self.rehearse()
+        await self._answer("check")
+        await trio.sleep(self.check_takes_s)
         return Verdict(found is not None and password == "secret", "checked")
 
     async def rehearse(self) -> None:
+        await self._answer("look_up")
+        await self._answer("check")
+
+    async def _answer(self, request: str) -> None:
         await trio.sleep(self.takes_s)
-        if self.is_down:
+        if self.is_down or self.fails_at == request:
             raise SourceError("the source is down")
 
     def close(self) -> None:
@@ -182,6 +191,35 @@ async def test_source_is_tried_at_the_start_and_again_while_it_is_down(
     nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("broken", ["look_up", "check"])
+async def test_answer_to_another_brokendoes_not_make_a_source_well(
+    source: Source,
+    users: ExternalDirectory,
+    autojump_clock: trio.testing.MockClock,
+    nursery: trio.Nursery,
+    broken: str,
+) -> None:
+    """A server may search and not check passwords, or the other way round."""
+    assert await users.ask("alice") == "alice"
+    nursery.start_soon(users.run)
+    await trio.sleep(FOUND_S)
+    source.fails_at = broken
+    for _ in range(2):
+        with suppress(UsersUnavailableError):
+            await users.verify("alice", "secret")
+        with suppress(UsersUnavailableError):
+            await users.ask("nobody" if broken == "check" else "alice")
+        with suppress(UsersUnavailableError):
+            await users.verify("alice", "wrong")
+        for _ in range(3):
+            assert users.unreadable() == ["the source is down"]
+            await trio.sleep(TRY_AGAIN_S)
+    source.fails_at = None
+    await trio.sleep(TRY_AGAIN_S)
+    assert not users.unreadable()
+    nursery.cancel_scope.cancel()
+
+
 async def test_open_session_goes_on_while_the_source_is_down(
     source: Source, users: ExternalDirectory, autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
@@ -269,6 +307,21 @@ async def test_own_queue_is_no_failure_of_the_source(
     assert registry.get_sample_value("replicator_user_source_seconds_count", counted) == 50
     assert registry.get_sample_value("replicator_user_source_up") == 1
     assert await users.ask(f"u{in_time + 50}") is None
+
+
+async def test_wrong_passwords_leave_places_to_mail(
+    source: Source, users: ExternalDirectory, autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """Each is checked for as long as a Dovecot delays failures, at twice as many users as are asked about at once."""
+    names = [f"u{number}" for number in range(2 * REQUESTS_AT_ONCE)]
+    source.people, source.check_takes_s = set(names), 2
+    for number, name in enumerate(names):
+        nursery.start_soon(partial(users.verify, name, "wrong", address=f"10.0.{number}.1"))
+    await trio.sleep(1)
+    began = trio.current_time()
+    assert await users.ask("nobody") is None
+    assert trio.current_time() == began
+    nursery.cancel_scope.cancel()
 
 
 async def test_sessions_of_removed_users_end_soon_however_many_there_are(

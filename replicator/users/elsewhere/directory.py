@@ -33,8 +33,11 @@ from replicator.users.scram import ITERATIONS, KEY_BYTES, SALT_BYTES, ScramAttem
 from replicator.users.trial import Obstacle, Reason, Trial, reasons_against_master
 from replicator.users.words.quota_limits import NO_LIMITS, QuotaLimits
 
-CHECKS_AT_ONCE = 16
-"""Passwords that the source checks at once: it computes the hashes, and this node only waits."""
+CHECKS_AT_ONCE = 12
+"""Passwords that the source checks at once: it computes the hashes, and this node only waits.
+
+These are fewer than `REQUESTS_AT_ONCE`, because a wrong password may take seconds, and mail waits for look-ups.
+"""
 
 FAILURE_S = 1.0
 """Seconds that a failed attempt takes, or a multiple of them: how long the source took does not show through."""
@@ -279,11 +282,11 @@ class ExternalDirectory:
         return Trial(user, tuple(reasons), waits_s, slowed, origin=origin, answer=answer)
 
     async def _tried(self, found: Found, password: str, address: str | None) -> Verdict:
-        """Return the source's verdict for an operator. Raises UsersUnavailableError."""
+        """Return the source's verdict for an operator. Raises UsersUnavailableError that says why."""
         text = _text_of(password.encode("utf-8", "surrogateescape"))
         if text is None:
             return Verdict(is_right=False, text="the server is not asked: no such password can be right")
-        return await self._attempts.out_of_turn(lambda: self._look_ups.checked(found, text, address))
+        return await self._attempts.out_of_turn(lambda: self._look_ups.checked(found, text, address, says_why=True))
 
     async def _reasons_against_master(
         self, masters: Masters, master: str, password: str, address: str | None

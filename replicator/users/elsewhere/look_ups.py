@@ -17,7 +17,7 @@ from replicator.errors import UserNotLearnedError, UsersUnavailableError
 from replicator.runtime.metrics import UserSourceMetrics
 from replicator.users.attempts.turns import Turns
 from replicator.users.elsewhere.answers import Answers, Known
-from replicator.users.elsewhere.source import BusyError, EntryError, Found, SourceError, UserSource, Verdict
+from replicator.users.elsewhere.source import BusyError, EntryError, Found, SourceError, UserSource, Verdict, shown
 from replicator.users.names import candidates
 from replicator.users.passwd_file.line import check_user_name
 
@@ -38,6 +38,16 @@ WANTED_MAX = 20_000
 
 LOGGED_MAX = 100
 """Problems of single users that are remembered as logged."""
+
+REHEARSAL = "rehearsal"
+"""A trial of all that the source is asked."""
+
+NOT_KNOWN = "one user is not known now"
+NOT_DECIDED = "one log-in gets no answer now"
+"""What the log says of an EntryError about a look-up, and about a password."""
+
+NOT_LIMITED = "one user has the default quota"
+"""What the log says of a quota without sense."""
 
 BUSY = "too many questions wait for the server that knows the users; try again later"
 UNAVAILABLE = "the server that knows the users does not answer; try again later"
@@ -62,7 +72,12 @@ class LookUps:
         self._wanted: set[str] = set()
         self._to_renew, self._renewals = trio.open_memory_channel[str](WANTED_MAX)
         self._logged: set[str] = set()
-        self.problem: str | None = None  # why the source does not answer now
+        self._problems: dict[str, str] = {}  # why the source does not answer now, by what it was asked
+
+    @property
+    def problem(self) -> str | None:
+        """Why the source does not answer now."""
+        return next(iter(self._problems.values()), None)
 
     async def run(self) -> None:
         """Ask again about users whose sessions are open, until cancelled. Then close the source's connections."""
@@ -91,7 +106,7 @@ class LookUps:
 
     async def _rehearse(self) -> None:
         with suppress(SourceError):  # which is noted as the problem
-            await self._timed("look_up", self._source.rehearse, lambda _: "missing")
+            await self._timed("look_up", self._source.rehearse, lambda _: "missing", is_rehearsal=True)
 
     async def ask(self, name: str) -> Found | None:
         """Return the user of an address or login name (see `names`), even one who is disabled; None if unknown.
@@ -160,12 +175,14 @@ class LookUps:
         if self._answers.is_out(user):
             self._answers.forget(user)
 
-    async def checked(self, found: Found | None, password: str, address: str | None) -> Verdict:
-        """Return the source's verdict about a password. Raises UsersUnavailableError."""
+    async def checked(
+        self, found: Found | None, password: str, address: str | None, *, says_why: bool = False
+    ) -> Verdict:
+        """Return the source's verdict about a password. Raises UsersUnavailableError, which `says_why` to operators."""
         try:
             return await self._timed("check", lambda: self._source.check(found, password, address), _result_of_check)
         except SourceError as error:
-            raise UsersUnavailableError(_why(error)) from error
+            raise UsersUnavailableError(str(error) if says_why else _why(error)) from error
 
     def _in_place(self, known: Sequence[Known], name: str) -> Known | None:
         """Return what is known of the next part of a name, if the source has just failed about a part before it.
@@ -206,6 +223,8 @@ class LookUps:
         except SourceError:
             self._answers.note_failure(name, trio.current_time())
             raise
+        if found is not None and found.fault is not None:
+            self._tell_once(shown(f"{NOT_LIMITED}: {self._source.name}: {found.entry}: {found.fault}"))
         self._answers.note(name, found, trio.current_time())
         return found
 
@@ -221,11 +240,13 @@ class LookUps:
         if own is None or own.entry != found.entry or own.user != found.user:
             text = f"{found.entry} says that its user is {found.user!r}, but is not what is found by that name"
             error = EntryError(f"{self._source.name}: {text}; change the filter so that it is")
-            self._tell_of_entry(error)
+            self._tell_once(f"{NOT_KNOWN}: {error}")
             raise error
         return own
 
-    async def _timed(self, request: str, ask: Callable[[], Awaitable[T]], result: Callable[[T], str]) -> T:
+    async def _timed(
+        self, request: str, ask: Callable[[], Awaitable[T]], result: Callable[[T], str], *, is_rehearsal: bool = False
+    ) -> T:
         """Ask the source once there is room, and count it. Raises SourceError, BusyError."""
         with trio.move_on_after(ROOM_S) as waiting:
             await self._room.acquire()
@@ -233,42 +254,47 @@ class LookUps:
             self._metrics.asked(request, "busy", ROOM_S)
             raise BusyError(BUSY)
         try:
-            return await self._answered(request, ask, result)
+            return await self._answered(request, ask, result, REHEARSAL if is_rehearsal else request)
         finally:
             self._room.release()
 
-    async def _answered(self, request: str, ask: Callable[[], Awaitable[T]], result: Callable[[T], str]) -> T:
-        """Ask the source now, and count it. Raises SourceError."""
+    async def _answered(
+        self, request: str, ask: Callable[[], Awaitable[T]], result: Callable[[T], str], asked: str
+    ) -> T:
+        """Ask the source now, and count it. `asked`: the request, or REHEARSAL. Raises SourceError."""
         began = trio.current_time()
         try:
             answer = await ask()
         except EntryError as error:
             self._metrics.asked(request, "unusable", trio.current_time() - began)
-            self._note_answer()
-            self._tell_of_entry(error)
+            self._note_answer(asked)
+            self._tell_once(f"{NOT_KNOWN if request == 'look_up' else NOT_DECIDED}: {error}")
             raise
         except SourceError as error:
             self._metrics.asked(request, "failed", trio.current_time() - began)
-            if str(error) != self.problem:
+            if str(error) not in self._problems.values():
                 log.warning("users are not known now: %s", error)
-            self.problem = str(error)
+            self._problems[asked] = str(error)
             raise
         self._metrics.asked(request, result(answer), trio.current_time() - began)
-        self._note_answer()
+        self._note_answer(asked)
         return answer
 
-    def _note_answer(self) -> None:
-        if self.problem is not None:
+    def _note_answer(self, asked: str) -> None:
+        """Note that the source is well in what it was asked: it may search and not check passwords, or the reverse."""
+        had_problems = bool(self._problems)
+        for each in [*self._problems] if asked == REHEARSAL else [asked]:
+            self._problems.pop(each, None)
+        if had_problems and not self._problems:
             log.info("%s answers again", self._source.name)
-        self.problem = None
 
-    def _tell_of_entry(self, error: EntryError) -> None:
+    def _tell_once(self, text: str) -> None:
         """Log what is wrong with one user, once: mail for the user comes again and again."""
-        if str(error) not in self._logged:
+        if text not in self._logged:
             if len(self._logged) >= LOGGED_MAX:
                 self._logged.clear()
-            self._logged.add(str(error))
-            log.warning("one user is not known now: %s", error)
+            self._logged.add(text)
+            log.warning("%s", text)
 
 
 def _at_least(known: Known | None, error: SourceError | None = None) -> Known:

@@ -35,13 +35,14 @@ class BusyError(SourceError):
 class Found:
     """A user whom the source knows. `entry`: the source's own name of the user, such as a DN.
 
-    `limits`: quotas that the source sets for this user.
+    `limits`: quotas that the source sets for this user. `fault`: what is wrong with other quotas there, for operators.
     """
 
     user: str
     entry: str
     disabled: bool = False
     limits: OwnLimits = field(default_factory=dict)
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
