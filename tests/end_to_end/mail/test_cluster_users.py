@@ -120,7 +120,7 @@ async def test_users_changed_at_one_node_are_users_of_all(tmp_path: Path, doors:
         tried = run("auth", "test", "alice", typed="x\n")
         assert (tried.exit_code, "alice is disabled" in tried.stdout) == (1, True)
         assert run("user", "enable", "alice").exit_code == 0
-        assert run("auth", "test", "alice", typed="x\n").stdout == "alice may log in\n"
+        assert run("auth", "test", "alice", typed="x\n").stdout.startswith("alice may log in\n")
         assert run("penalty", "clear").exit_code == 0
         assert can_log_in(near, "alice", "x")
         assert run("user", "delete", "bob", at=far).exit_code == 0
