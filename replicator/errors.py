@@ -68,7 +68,7 @@ class UsersUnavailableError(MailError):
 
 
 class UserNotLearnedError(UsersUnavailableError):
-    """Whether there is a user of this name is not known here yet: `UserNames.ask` asks."""
+    """A name of which this process does not know yet whether a user has it: `UserNames.ask` asks."""
 
     def __init__(self, name: str) -> None:
         super().__init__("the server that knows the users has not been asked yet; try again")

@@ -19,7 +19,7 @@ from replicator.config.positions import KeyPath, Span, key_spans
 from replicator.errors import ConfigError
 
 MANAGED = re.compile(r"managed by|ansible managed|do not edit", re.IGNORECASE)
-"""What configuration management writes above a file that it writes again soon."""
+"""Comments of configuration management above a file that it writes again soon."""
 
 MANAGED_LINES = 10
 """Lines from the beginning in which that counts."""

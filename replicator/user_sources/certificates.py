@@ -1,4 +1,4 @@
-"""What a refused certificate says about the configuration."""
+"""The key of the configuration at fault for a refused certificate."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class FollowedFile:
 
     @property
     def origin(self) -> str:
-        """Where these users come from, for operators."""
+        """The origin of these users, for operators."""
         return "the cluster's table" if self._is_from_cluster else str(self._path)
 
     def known(self) -> UserTable:

@@ -46,7 +46,7 @@ def extract(directory: Path) -> Path:
 
 
 class Machine:
-    """What one node's machine has installed: a link to the program, which a node follows when it starts."""
+    """The program installed on one node's machine: a link, which a node follows when it starts."""
 
     def __init__(self, link: Path, program: Path) -> None:
         self._link = link

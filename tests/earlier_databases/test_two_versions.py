@@ -77,7 +77,7 @@ def check_both_directions(cluster: Cluster) -> None:
 
 
 def check_fork(cluster: Cluster) -> None:
-    """What clients do at two nodes that cannot reach each other is there at both after the links are mended."""
+    """Changes at two nodes that cannot reach each other are at both after the links are mended."""
     nodes = cluster.nodes
     cluster.partition({"dc1"}, {"dc2"})
     cluster.wait_until(lambda statuses: all(status["component"] == [status["sid"]] for status in statuses), 120.0)

@@ -12,7 +12,7 @@ BIND, SEARCH, STARTTLS, UNBIND = 0x60, 0x63, 0x77, 0x42
 _ANSWERED_BY = {BIND: 0x61, SEARCH: 0x65, STARTTLS: 0x78}
 
 Serve = Callable[[trio.SocketStream, int, int], Awaitable[None]]
-"""What a server does about a request on a stream: its operation, and the id of its message."""
+"""A server's reaction to a request on a stream, by its operation and the id of its message."""
 
 
 def tagged(tag: int, *content: bytes) -> bytes:

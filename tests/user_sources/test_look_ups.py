@@ -1,4 +1,4 @@
-"""When a source is asked, and for how long its answers are good, in virtual time."""
+"""Times at which a source is asked, and for which its answers are good, in virtual time."""
 
 # ruff: noqa: ARG001 - a test requests a clock fixture for its effect
 from __future__ import annotations

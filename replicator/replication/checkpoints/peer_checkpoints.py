@@ -74,7 +74,7 @@ async def take_over(store: Store, link: PeerLink, chain_ids: Sequence[bytes], ta
 
 @dataclass(slots=True)
 class Unusable:
-    """How many checkpoints could not be used, and why the first one could not."""
+    """A count of checkpoints that could not be used, and the reason why the first one could not."""
 
     count: int = 0
     why: str = ""

@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 
 class Known(NamedTuple):
-    """What is known of a name. `found`: None if nobody has it. `is_good`: the source need not be asked again."""
+    """An answer about a name. `found`: None if nobody has it. `is_good`: the source need not be asked again."""
 
     found: Found | None
     is_good: bool

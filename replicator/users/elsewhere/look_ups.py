@@ -44,10 +44,10 @@ REHEARSAL = "rehearsal"
 
 NOT_KNOWN = "one user is not known now"
 NOT_DECIDED = "one log-in gets no answer now"
-"""What the log says of an EntryError about a look-up, and about a password."""
+"""Log lines about an EntryError of a look-up, and of a password check."""
 
 NOT_LIMITED = "one user has the default quota"
-"""What the log says of a quota without sense."""
+"""A log line about a quota without sense."""
 
 BUSY = "too many questions wait for the server that knows the users; try again later"
 UNAVAILABLE = "the server that knows the users does not answer; try again later"
