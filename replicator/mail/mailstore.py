@@ -378,8 +378,11 @@ class MailStore(Protocol):
         ...
 
 
-class MailboxNumbers(Protocol):
-    """The numbers of mailboxes that come from another server, whose clients know them. See design section 3."""
+class CoreMailStore(MailStore, Protocol):
+    """The node's mail as doors in the core see it: also what imports need, to keep what clients know of mailboxes.
+
+    Numbers of another server are kept by the rules of design section 3.
+    """
 
     async def raise_numbers(self, folder: Folder, uidnext: int, modseq: int) -> None:
         """Raise a folder's UIDNEXT and HIGHESTMODSEQ to at least these. UIDs that are left out are never used.

@@ -374,13 +374,13 @@ class ClusterMailStore:
         raise UnavailableError("the folder has been replaced, and this node does not have the new one yet; try again")
 
     async def raise_numbers(self, folder: Folder, uidnext: int, modseq: int) -> None:
-        """See `MailboxNumbers`."""
+        """See `CoreMailStore`."""
         self._check_neighbours()
         await self._coordinator.readiness.wait(MailboxKey.of(folder))
         await self._coordinator.submit(RaiseRequest(MailboxKey.of(folder), uidnext, modseq))
 
     async def keep_uidvalidity(self, folder: Folder, uidvalidity: int | None) -> Folder:
-        """See `MailboxNumbers`."""
+        """See `CoreMailStore`."""
         self._check_neighbours()
         await self._coordinator.readiness.wait(_tree(folder.user))
         value = None if uidvalidity is None else b"%d" % uidvalidity
