@@ -24,7 +24,8 @@ each message, `BATCH_MAX` at most; the last value may be left out. `uid` is the 
 it unless the folder's UIDNEXT is above it. Folders are in `mail.folder_routes`, mail to take away in
 `mail.mail_routes`, mail to remove in `mail.expunge_routes`, numbers of mailboxes in `mail.number_routes`, long-running
 operations in `tasks.routes`, what happened to mail in `story_routes`, traces of the protocol in `trace_routes`,
-sessions in `session_routes`, users in `users.routes`, answers for proxies in `proxy_routes`, the page for operators in `page`.
+sessions in `session_routes`, users in `users.routes`, answers for proxies in `proxy_routes`, the page for operators in
+`page`.
 """
 
 from __future__ import annotations
