@@ -16,7 +16,7 @@ from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
-from replicator.store.log import forks, sequencer
+from replicator.store.log import folder_sequencer, forks, sequencer
 from resync.entry import NOWHERE, Entry, anchor, tree_id
 from resync.state import MailboxState
 from tests.resync.replaying import replay
@@ -142,11 +142,11 @@ class World:
         folder, subscribed = self.rng.choice([*known, one.node.guid()]), self.rng.random() < 0.5
         home, value = self.rng.choice([NOWHERE, folder]), self.rng.choice([None, self.rng.randbytes(2)])
         changes: list[Callable[[Transaction], object]] = [
-            lambda tx: sequencer.create_folder(tx, ALICE, name, one.node.guid(), spare_ids=new_ids),
-            lambda tx: sequencer.rename_folder(tx, ALICE, folder, name, spare_ids=new_ids),
-            lambda tx: sequencer.delete_folder(tx, ALICE, folder),
-            lambda tx: sequencer.subscribe(tx, ALICE, name, subscribed=subscribed),
-            lambda tx: sequencer.annotate(tx, ALICE, home, [(f"/private/{self.rng.choice('ab')}", value)]),
+            lambda tx: folder_sequencer.create_folder(tx, ALICE, name, one.node.guid(), spare_ids=new_ids),
+            lambda tx: folder_sequencer.rename_folder(tx, ALICE, folder, name, spare_ids=new_ids),
+            lambda tx: folder_sequencer.delete_folder(tx, ALICE, folder),
+            lambda tx: folder_sequencer.subscribe(tx, ALICE, name, subscribed=subscribed),
+            lambda tx: folder_sequencer.annotate(tx, ALICE, home, [(f"/private/{self.rng.choice('ab')}", value)]),
         ]
         with suppress(MailError):
             one.node.write(self.rng.choice(changes))

@@ -15,7 +15,7 @@ from replicator.store.db import queries
 from replicator.store.db.entry_validation import MODSEQ_STEP_MAX
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
-from replicator.store.log import forks, sequencer
+from replicator.store.log import folder_sequencer, forks, numbering, sequencer
 from replicator.store.log.sequencer import NewMail
 from resync.entry import NOWHERE, FolderAnnotate, MailAdd, Raise
 from resync.folder_tree import UIDVALIDITY_MAX
@@ -62,7 +62,7 @@ def raising(uidnext: int, modseq: int = 0) -> Job[Dot | None]:
 
 def keeping(mailbox_id: bytes, uidvalidity: int | bytes | None, user: str = ALICE) -> Job[Dot | None]:
     value = b"%d" % uidvalidity if isinstance(uidvalidity, int) else uidvalidity
-    return lambda tx: sequencer.annotate(tx, user, mailbox_id, [(KEPT_UIDVALIDITY, value)])
+    return lambda tx: folder_sequencer.annotate(tx, user, mailbox_id, [(KEPT_UIDVALIDITY, value)])
 
 
 def numbers(node: MemoryNode) -> tuple[int, int]:
@@ -322,7 +322,7 @@ def test_unknown_folders_and_the_account_have_none(node: MemoryNode) -> None:
     with pytest.raises(InvalidNameError, match="belong to the nodes"):
         node.write(keeping(NOWHERE, KEPT))
     with pytest.raises(InvalidNameError, match="belong to the nodes"):
-        node.write(lambda tx: sequencer.annotate(tx, ALICE, A, [(f"{UIDVALIDITY_HOLDER}1", b"x")]))
+        node.write(lambda tx: folder_sequencer.annotate(tx, ALICE, A, [(f"{UIDVALIDITY_HOLDER}1", b"x")]))
 
 
 def test_folders_that_a_merge_unites_get_a_new_uidvalidity(node: MemoryNode) -> None:
@@ -357,4 +357,4 @@ def test_holder_that_makes_no_sense_is_passed_over(node: MemoryNode, value: byte
 
 def _annotate_as_a_faulty_node(tx: Transaction, value: bytes) -> None:
     kept = FolderAnnotate(A, ((KEPT_UIDVALIDITY, b"%d" % KEPT),))
-    sequencer._commit(tx, TREE, [kept, FolderAnnotate(NOWHERE, ((f"{UIDVALIDITY_HOLDER}{KEPT}", value),))])
+    numbering.commit(tx, TREE, [kept, FolderAnnotate(NOWHERE, ((f"{UIDVALIDITY_HOLDER}{KEPT}", value),))])
