@@ -17,6 +17,7 @@ from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log import folder_sequencer, forks, sequencer
+from replicator.store.log.sequencer import NewUid
 from resync.entry import NOWHERE, Entry, anchor, tree_id
 from resync.state import MailboxState
 from tests.resync.replaying import replay
@@ -117,7 +118,7 @@ class World:
     def renumber(self, one: CheckedNode) -> None:
         if one.rows:
             uids = self.rng.sample(sorted(one.rows), self.rng.randint(1, min(3, len(one.rows))))
-            wanted = [(one.rows[uid].guid, one.uidnext + self.rng.randint(-1, 4)) for uid in uids]
+            wanted = [NewUid(uid, one.rows[uid].guid, one.uidnext + self.rng.randint(-1, 4)) for uid in uids]
             one.node.write(lambda tx: sequencer.renumber(tx, INBOX, wanted))
 
     def raise_numbers(self, one: CheckedNode) -> None:

@@ -9,14 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from protocol.values import Dot
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, MailboxFullError
-from replicator.mail.annotations import (
-    KEPT_UIDVALIDITY,
-    OWN,
-    SPECIAL_USE,
-    UIDVALIDITY_HOLDER,
-    USER_TABLE,
-    held_by,
-)
+from replicator.mail.annotations import SPECIAL_USE, USER_TABLE
 from replicator.mail.mailstore import INBOX, SEPARATOR, check_folder_name
 from replicator.store.db import queries
 from replicator.store.db.entry_validation import are_annotations
@@ -35,7 +28,15 @@ from resync.entry import (
     tree_id,
 )
 from resync.folder_tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP, uidvalidities_after
-from resync.state import RISEN_MAX
+from resync.kept_uidvalidity import (
+    KEPT_UIDVALIDITY,
+    OWN,
+    UIDVALIDITY_HOLDER,
+    held_by,
+    holder_of,
+    kept_in,
+    may_become_one_of,
+)
 
 UIDVALIDITY_RESERVE = UIDVALIDITY_STEP << 12
 """UIDVALIDITY values reserved for merges and for the parents that one new folder may need."""
@@ -162,34 +163,41 @@ def _keep_uidvalidity(tx: Transaction, user: str, mailbox_id: bytes, wanted: Map
     value = wanted.get(KEPT_UIDVALIDITY)
     if [*wanted] != [KEPT_UIDVALIDITY] or mailbox_id == NOWHERE:
         raise InvalidNameError(f"annotations below {OWN} belong to the nodes")
-    if queries.had_annotations(tx.connection, user, mailbox_id, [KEPT_UIDVALIDITY]).get(KEPT_UIDVALIDITY) == value:
-        return head_of(tx, _tree(user))
+    had = queries.had_annotations(tx.connection, user, mailbox_id, [KEPT_UIDVALIDITY]).get(KEPT_UIDVALIDITY)
     changes = [FolderAnnotate(mailbox_id, ((KEPT_UIDVALIDITY, value),))]
+    if value is None and had is None:
+        return head_of(tx, _tree(user))
     if value is not None:
-        folders = {
-            row.mailbox_id: row for row in queries.tree_rows(tx.connection, user) if isinstance(row, FolderState)
-        }
+        shown = queries.uidvalidities(tx.connection, mailbox_id)
+        if had == value and shown is not None and b"%d" % shown[0] == value:
+            return head_of(tx, _tree(user))
+        rows = queries.tree_rows(tx.connection, user)
+        folders = {row.mailbox_id: row for row in rows if isinstance(row, FolderState)}
         holder = held_by(mailbox_id, folders[mailbox_id].uidvalidity)
-        _check_uidvalidity(tx, user, folders, value, holder)
+        _check_uidvalidity(tx, folders[mailbox_id], folders.values(), value)
         mailbox = tx.chain(mailbox_id)
         if mailbox is not None and mailbox.uidnext > 1:
-            raise FolderExistsError("the folder has had mail, which clients know by its own UIDVALIDITY; use a new one")
+            raise FolderExistsError(
+                "the folder has had mail, or its UIDNEXT was raised, and clients know it by its own UIDVALIDITY;"
+                " use a new folder"
+            )
         changes.append(FolderAnnotate(NOWHERE, ((UIDVALIDITY_HOLDER + value.decode(), holder),)))
     return commit(tx, _tree(user), changes).dot
 
 
-def _check_uidvalidity(
-    tx: Transaction, user: str, folders: Mapping[bytes, FolderState], value: bytes, holder: bytes
-) -> None:
+def _check_uidvalidity(tx: Transaction, folder: FolderState, folders: Iterable[FolderState], value: bytes) -> None:
     """Raise InvalidNameError or FolderExistsError if no folder, or this one, may have this UIDVALIDITY."""
     text = value.decode("latin-1")
-    wanted = int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(UIDVALIDITY_MAX)) else 0
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(UIDVALIDITY_MAX))
+    wanted = int(text) if is_number else 0
     if not 0 < wanted <= UIDVALIDITY_MAX or text != str(wanted):
         raise InvalidNameError(f"a UIDVALIDITY is a number from 1 to {UIDVALIDITY_MAX}, not {text[:24]!r}")
     name = UIDVALIDITY_HOLDER + text
-    is_held = queries.had_annotations(tx.connection, user, NOWHERE, [name]).get(name) not in {None, holder}
-    if is_held or any(0 <= wanted - one.uidvalidity <= RISEN_MAX for one in folders.values()):
-        raise FolderExistsError(f"another folder of the user has, or has had, the UIDVALIDITY {wanted}")
+    holder = queries.had_annotations(tx.connection, folder.user, NOWHERE, [name]).get(name)
+    is_held = holder is not None and holder_of(holder) != folder.mailbox_id
+    others = (one for one in folders if (one.mailbox_id, one.uidvalidity) != (folder.mailbox_id, wanted))
+    if is_held or any(may_become_one_of(one.uidvalidity, [wanted]) for one in others):
+        raise FolderExistsError(f"a folder of the user has, has had, or may come to have the UIDVALIDITY {wanted}")
 
 
 def _check_annotations(tx: Transaction, user: str, known: int, more: int, fresh: int) -> None:
@@ -274,4 +282,6 @@ def _new_uidvalidities(tx: Transaction, user: str) -> Iterator[int]:
     if highest + UIDVALIDITY_RESERVE > UIDVALIDITY_MAX:
         raise MailboxFullError("the user has had so many folders that no UIDVALIDITY is left for a new one")
     now_s = min(tx.wall_ms() // 1000, UIDVALIDITY_OF_CLOCK_MAX)
-    return uidvalidities_after(max(now_s - UIDVALIDITY_STEP, highest))
+    query = "SELECT name FROM annotation WHERE user = ? AND mailbox_id = ? AND substr(name, 1, ?) = ?"
+    named = tx.connection.execute(query, (user, NOWHERE, len(UIDVALIDITY_HOLDER), UIDVALIDITY_HOLDER))
+    return uidvalidities_after(max(now_s - UIDVALIDITY_STEP, highest), kept_in(name for (name,) in named))

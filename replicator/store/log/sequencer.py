@@ -15,7 +15,7 @@ from protocol.values import UID_MAX, Dot, UidSet
 from replicator.errors import MailboxFullError
 from replicator.store.bodies.body_rows import StoredBody, write_body
 from replicator.store.db import queries
-from replicator.store.db.entry_validation import MODSEQ_STEP_MAX
+from replicator.store.db.entry_validation import RAISED_MODSEQ_MAX
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.numbering import commit, head_of
@@ -162,20 +162,31 @@ def raise_numbers(tx: Transaction, key: MailboxKey, uidnext: int, modseq: int) -
     shown, highest = (chain.uidnext, chain.highestmodseq) if chain else (1, 0)
     if uidnext <= shown and modseq <= highest:
         return head_of(tx, key)
-    if why_not_raise(max(uidnext, shown), shown) is not None or modseq > highest + MODSEQ_STEP_MAX:
-        raise MailboxFullError("the folder's numbers cannot be raised so far: too few would be left")
+    if why_not_raise(max(uidnext, shown), shown) is not None:
+        raise MailboxFullError("UIDNEXT cannot be raised so far: too few UIDs would be left")
+    if modseq > max(highest, RAISED_MODSEQ_MAX):
+        raise MailboxFullError(f"HIGHESTMODSEQ cannot be raised so far: {RAISED_MODSEQ_MAX} is the limit")
     raised = Raise(max(uidnext, shown))
     return commit(tx, key, [raised], modseq=max(modseq, highest + 1)).dot
 
 
-def renumber(tx: Transaction, key: MailboxKey, wanted: Iterable[tuple[bytes, int]]) -> Placed:
-    """Give messages, by GUID, these UIDs, in one entry; a message whose UID is below UIDNEXT gets the next one.
+@dataclass(frozen=True, slots=True)
+class NewUid:
+    """Another UID for a message: its UID and its GUID, and the UID that it is to have."""
 
-    A message that is gone is left out, and one that has its UID keeps it.
+    uid: int
+    guid: bytes
+    wanted: int
+
+
+def renumber(tx: Transaction, key: MailboxKey, wanted: Iterable[NewUid]) -> Placed:
+    """Give messages other UIDs, in one entry; a message whose new UID is below UIDNEXT gets the next one.
+
+    One that is gone is left out, and one that has another UID by now, as after a retry, keeps it.
     """
-    rows = {guid: queries.row_of_guid(tx.connection, guid, key.mailbox_id) for guid, _ in wanted}
-    moves = {row.uid: (row, uid) for guid, uid in wanted if (row := rows[guid]) is not None and row.uid != uid}
-    uids = {row.guid: row.uid for row in rows.values() if row is not None}
+    found = [(one, queries.row_of_guid(tx.connection, one.guid, key.mailbox_id)) for one in wanted]
+    moves = {row.uid: (row, one.wanted) for one, row in found if row is not None and row.uid == one.uid != one.wanted}
+    uids = {row.guid: row.uid for _, row in found if row is not None}
     if not moves:
         return Placed(tuple(uids.values()), head_of(tx, key))
     changes: list[Change] = [MailDel(UidSet.of(moves))]

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 from protocol.commands import Annotate, Command, Create, Delete, Done, Rename, Reply, Subscribe
 from replicator.replication.links.link import PeerLink
-from replicator.replication.writes.requests.change_request import saved
+from replicator.replication.writes.requests.change_request import check_raises, saved
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log import folder_sequencer, sequencer
 from replicator.store.log.sequencer import NewMail
 from resync.entry import pack_values, tree_id
+from resync.kept_uidvalidity import OWN
 
 NewId = Callable[[], bytes]
 """A source of new ids (`Environment.new_guid`)."""
@@ -144,8 +145,10 @@ class AnnotateRequest:
         """The user's tree."""
         return _tree(self.user)
 
-    def command(self, link: PeerLink) -> Command:  # noqa: ARG002 - trees have no number
-        """Return an ANNOTATE."""
+    def command(self, link: PeerLink) -> Command:
+        """Return an ANNOTATE. Raises UnavailableError."""
+        if any(name.startswith(OWN) for name, _ in self.values):
+            check_raises(link)
         return Annotate(self.user, self.mailbox_id, pack_values(self.values))
 
     def run(self, tx: Transaction) -> Reply:
