@@ -207,8 +207,8 @@ GROUPS = (
             Call(f"{_USER}/folders/New/numbers?uidnext=0", 400, "a number makes no sense"),
             Call(f"{_USER}/folders/None/numbers?uidnext=40", 404, "there is no such folder"),
         ), told="For a folder whose mail comes from another server: raise `modseq` before its mail comes, with"
-                " `uidnext=1`, and `uidnext` afterwards. Numbers only rise; UIDs below UIDNEXT that no mail has are never"
-                " used."),
+                " `uidnext=1`, and `uidnext` afterwards. Numbers only rise; UIDs below UIDNEXT that no mail has are"
+                " never used."),
         Shown("DELETE", "/api/v1/users/{user}/folders/{name}", (
             Call(f"{_USER}/folders/New", 200, "it is deleted with its mail; those below it stay"),
             Call(f"{_USER}/folders/New", 404, "there is no such folder"),
