@@ -148,6 +148,7 @@ class Reader:
 
 @settings(max_examples=examples(100, 300))
 @given(st.lists(FILES, min_size=2, max_size=5))
+@example(["ann:*\neve:*::::::user=ann\nfay:*::::::user=ann\n", "ann:*\nfay:*::::::user=ann\n", "ann:*\n"])
 def test_a_patched_table_is_as_one_that_is_read_as_a_whole(versions: list[str]) -> None:
     with TemporaryDirectory() as directory:
         reader = Reader(Path(directory) / "users.passwd")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import imaplib
+import logging
 import smtplib
 import time
 from collections.abc import Iterator
@@ -131,7 +132,10 @@ async def test_users_changed_at_one_node_are_users_of_all(tmp_path: Path, doors:
 
 
 @pytest.mark.parametrize("doors", [1, pytest.param(0, marks=pytest.mark.long)])
-async def test_a_renamed_user_finds_the_mail_and_gets_more(tmp_path: Path, doors: int) -> None:
+async def test_a_renamed_user_finds_the_mail_and_gets_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, doors: int
+) -> None:
+    caplog.set_level(logging.INFO)
     near, far = cluster_in(tmp_path, doors)
 
     def run(*arguments: object, typed: str = "", at: Config = near) -> Result:
@@ -187,6 +191,8 @@ async def test_a_renamed_user_finds_the_mail_and_gets_more(tmp_path: Path, doors
 
     async with running([near, far]):
         await trio.to_thread.run_sync(play)
+    assert "login ok user=alice name=alicia@example.org client=127.0.0.1" in caplog.text
+    assert "login ok user=alice client=127.0.0.1" in caplog.text
 
 
 async def test_mail_of_a_former_user_is_told_to_the_next_one_unless_it_is_purged(tmp_path: Path) -> None:

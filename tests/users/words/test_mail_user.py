@@ -158,6 +158,20 @@ def test_several_log_ins_open_one_mail(file: Path, users: UserDirectory) -> None
     assert users.problems() == []
 
 
+async def test_a_log_in_that_has_just_gone_may_come_back(
+    file: Path,
+    users: UserDirectory,
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001 - requested for its effect
+) -> None:
+    rename_user(file, "alice", "alicia")
+    assert users.names_of("alice") == ["alicia"]
+    delete_user(file, "alicia")
+    with pytest.raises(UsersUnavailableError, match="has just changed"):
+        users.names_of("alice")
+    await trio.sleep(LEAVING_S)
+    assert users.names_of("alice") == []
+
+
 async def test_a_users_own_line_sets_the_quota_before_others_do(file: Path, users: UserDirectory) -> None:
     with file.open("a") as stream:
         stream.write("aaron:*::::::user=alice quota_storage=7GiB\nbobby:*::::::user=bob quota_messages=7\n")
@@ -234,6 +248,8 @@ async def test_the_cluster_is_that_of_the_log_ins_line(file: Path) -> None:
     assert west.home_of("alicia") == ("alicia", "east"), "proxies hand the client's own name on"
     with pytest.raises(OtherClusterError):
         west.find("alicia")
+    with pytest.raises(OtherClusterError):
+        await west.verify("alicia", "a")
 
 
 async def test_aliases_lead_to_log_in_names(file: Path, users: UserDirectory, tmp_path: Path) -> None:
