@@ -193,6 +193,29 @@ async def test_a_rename_is_one_change_at_every_node(tmp_path: Path, autojump_clo
         await all_show(nodes, "ann:{PLAIN}1", "bob:{PLAIN}0:::::::nologin")
 
 
+async def test_a_user_who_is_renamed_on_one_side_has_one_mailbox_once_parted_nodes_meet(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 3) as nodes, tables(nodes, "dc1", "dc2", "dc3") as users:
+        await users["dc1"].add([b"ann:{PLAIN}0", b"bob:{PLAIN}0"])
+        await nodes.converged()
+        nodes.isolate("dc3")
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
+        await users["dc1"].rename("ann", "anna")
+        await users["dc3"].set_password("bob", "{PLAIN}3")
+        await trio.sleep(1)
+        await users["dc3"].set_password("ann", "{PLAIN}3")
+        await users["dc1"].rename("bob", "robert")
+        nodes.rejoin("dc3")
+        await nodes.linked()
+        await nodes.converged()
+        await all_show(nodes, "ann:{PLAIN}3", "anna:{PLAIN}0::::::user=ann", "robert:{PLAIN}0::::::user=bob")
+        for sid in ("dc1", "dc3"):
+            assert await users[sid].names_of("ann") == ["ann", "anna"]
+            with pytest.raises(UserExistsError, match="whose mail 'robert' opens"):
+                await users[sid].add([b"bob:*"])
+
+
 async def test_log_ins_of_one_user_come_together_or_one_after_the_other(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -26,10 +26,10 @@ from replicator.users.names import candidates, folded
 from replicator.users.schemes import PasswordHash
 from replicator.users.scram import ScramAttempt, ScramKeys
 from replicator.users.trial import (
-    Obstacle,
     Reason,
     Trial,
     disabled,
+    no_such_user,
     reasons_against,
     reasons_against_mail,
     reasons_against_master,
@@ -250,8 +250,7 @@ class UserDirectory:
             return await self.try_login(name, password, address)  # the file has changed meanwhile
         reasons = []
         if claim.user is None:
-            text = f"there is no user {named!r}, nor one by a part of this name"
-            reasons.append(Reason(Obstacle.NO_SUCH_USER, text))
+            reasons.append(no_such_user(users, named))
         else:
             reasons += reasons_against_mail(users, claim.user, self._site)
         if claim.master is not None:
@@ -321,6 +320,8 @@ class UserDirectory:
         if acting is not None and self._masters is not None:
             no_user = f"there is no user {folded(named)!r}" if user is None else None
             return no_user or self._masters.shuts_out(acting.master, address)
+        if table is not None and user is None and table.names_of(folded(named)):
+            return no_such_user(table, folded(named)).text
         if table is None or user is None or may_come(table, user, address):
             return None
         return f"the user may log in from {table.nets[user]} only"

@@ -71,6 +71,13 @@ def reasons_against_mail(table: UserTable, user: str, site: Site | None) -> list
     return found
 
 
+def no_such_user(table: UserTable, name: str) -> Reason:
+    """Return the reason why a name that means nobody may not log in: perhaps it is that of a user who was renamed."""
+    names = table.names_of(name)
+    renamed = f"; the user {name} logs in as {', '.join(names)}" if names else ""
+    return Reason(Obstacle.NO_SUCH_USER, f"there is no user {name!r}, nor one by a part of this name{renamed}")
+
+
 def disabled(user: str) -> Reason:
     """Return the reason why a user who is disabled may not log in."""
     return Reason(Obstacle.DISABLED, f"{user} is disabled: `replicator user enable` ends that")

@@ -84,8 +84,10 @@ def rename_user(path: Path, user: str, name: str) -> str:
         position = _known_position(path, lines, user)
         if _position(lines, name) is not None:
             raise UserExistsError(f"{path}: user {name!r} already exists; choose another name")
-        old = lines[position]
-        _check_free(path, [*lines[:position], *lines[position + 1 :]], name)
+        old, others = lines[position], [*lines[:position], *lines[position + 1 :]]
+        if _position(others, user) is not None:
+            raise PasswdFileError(f"{path}: not changed: user {user!r} is in two lines; remove one of them")
+        _check_free(path, others, name)
         bare = old.rstrip(b"\r\n")
         try:
             line = renamed(bare, name)

@@ -142,6 +142,10 @@ def test_nobody_gets_the_name_of_anothers_mail(file: Path) -> None:
     with pytest.raises(PasswdFileError, match="not changed: a user name must have no colon"):
         rename_user(file, "bob", "b:b")
     assert file.read_bytes() == before
+    file.write_bytes(before + b"BOB:{PLAIN}old\n")
+    with pytest.raises(PasswdFileError, match="user 'bob' is in two lines"):
+        rename_user(file, "bob", "robert")
+    file.write_bytes(before)
     delete_user(file, "alicia")
     add_user(file, "alice", "x", scheme="PLAIN")
     assert list_users(file) == ["bob", "alice"]
@@ -206,6 +210,22 @@ async def test_a_word_without_sense_is_reported_and_mail_waits(file: Path, users
     assert users.find("bob") == "bob"
     with pytest.raises(PasswdFileError, match="not changed: user: a user name must have"):
         rename_user(file, "alice", "alicia")
+
+
+async def test_who_logs_in_by_the_old_name_is_told_the_new_one_in_the_log_alone(
+    file: Path,
+    users: UserDirectory,
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001 - requested for its effect
+) -> None:
+    rename_user(file, "alice", "alicia")
+    users.refresh()
+    await trio.sleep(LEAVING_S)
+    assert await users.verify("alice", "a") is None
+    told = "there is no user 'alice', nor one by a part of this name; the user alice logs in as alicia"
+    assert users.shuts_out("Alice", None) == told
+    [reason] = (await users.try_login("Alice", "a")).reasons
+    assert reason.text == told
+    assert users.shuts_out("nobody", None) is None
 
 
 async def test_masters_act_by_log_in_names(file: Path, tmp_path: Path) -> None:
