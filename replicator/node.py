@@ -132,7 +132,7 @@ async def run_node(
             refusals=refusals,
             is_new=not has_begun,
         )
-        users, recipients = await users_of(config, environment, registry)
+        users, recipients = await users_of(config, certificates, environment, registry)
         quotas = Quotas(
             store.usage,
             users.quota_limits,

@@ -224,6 +224,11 @@ class LdapConfig:
         """True if the connection is encrypted from its beginning."""
         return self.url.startswith("ldaps:")
 
+    @property
+    def has_tls(self) -> bool:
+        """True if connections are encrypted."""
+        return self.begins_with_tls or self.starttls
+
 
 @dataclass(frozen=True, slots=True)
 class EndpointConfig:
@@ -244,6 +249,11 @@ class EndpointConfig:
     def name(self) -> str:
         """The program, for messages: its URL without the query, which may have a secret in it."""
         return urlsplit(self.url)._replace(query="").geturl()
+
+    @property
+    def has_tls(self) -> bool:
+        """True if connections are encrypted."""
+        return self.url.startswith("https:")
 
 
 @dataclass(frozen=True, slots=True)
