@@ -86,6 +86,10 @@ class ReplicaMailbox(Protocol):
         """Give mails exactly these flags, by UID."""
         ...
 
+    async def take_uidvalidity(self, uidvalidity: int) -> None:
+        """Change the UIDVALIDITY of a mailbox that has never had mail."""
+        ...
+
     async def raise_numbers(self, *, uidnext: int, highestmodseq: int) -> None:
         """Raise UIDNEXT and HIGHESTMODSEQ to these numbers, at least."""
         ...

@@ -10,7 +10,7 @@ from typing import Protocol
 import trio
 
 from replicator.dsync.conversation.peer import Peer
-from replicator.dsync.conversation.session import Session
+from replicator.dsync.conversation.session import Session, Settled
 from replicator.dsync.doveadm import Command, DoveadmMachine, Refusal
 from replicator.dsync.errors import DsyncError, PeerGoneError
 from replicator.dsync.replica import Replica
@@ -49,6 +49,7 @@ class DsyncServer:
 
     def __init__(self, services: DsyncServices) -> None:
         self._services = services
+        self._settled = Settled()
 
     async def serve(self, stream: trio.abc.Stream, address: str) -> None:
         """Take part in one sync, and close the connection."""
@@ -95,7 +96,7 @@ class DsyncServer:
         machine.accept()
         await _flush(stream, machine)
         peer = Peer(stream, machine.rest)
-        await Session(peer, self._services.replica_of(user), self._services.hostname).run()
+        await Session(peer, self._services.replica_of(user), self._services.hostname, self._settled).run()
 
 
 async def _flush(stream: trio.abc.Stream, machine: DoveadmMachine) -> None:

@@ -95,6 +95,10 @@ class MemoryMailbox:
         for uid, wanted in flags.items():
             self.stored[uid] = self.stored[uid]._replace(flags=wanted, modseq=self.next_modseq())
 
+    async def take_uidvalidity(self, uidvalidity: int) -> None:
+        assert self.uidnext == 1
+        self.uidvalidity = uidvalidity
+
     async def raise_numbers(self, *, uidnext: int, highestmodseq: int) -> None:
         self.uidnext = max(self.uidnext, uidnext)
         self.highestmodseq = max(self.highestmodseq, highestmodseq)

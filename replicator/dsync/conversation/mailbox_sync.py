@@ -46,8 +46,8 @@ class MailboxSync:
         self._state = state
         self._names: dict[str, str] = {}  # GUIDs as the master writes them, where that is in another way
 
-    async def run(self) -> None:
-        """Bring both sides to one state. Raises DsyncError, PeerGoneError, MailError."""
+    async def run(self) -> bool:
+        """Bring both sides to one state, and return True if one had to be changed. Raises DsyncError, MailError."""
         known = await self._known()
         await self._tell_attributes()
         await self._tell_changes(known)
@@ -62,6 +62,7 @@ class MailboxSync:
         await self._carry_out(plan)
         await self._peer.send(await self._new_state(plan))
         await self._peer.one(MailboxState)
+        return bool(plan.expunged or plan.flags or plan.placed or requests)
 
     async def _known(self) -> Known:
         since = self._state.last_common_modseq if self._state is not None else 0
@@ -140,9 +141,9 @@ class MailboxSync:
             return MailboxState(
                 own.mailbox_id, own.uidvalidity, own.uidnext - 1, own.highestmodseq, after.messages, True
             )
-        return MailboxState(
-            own.mailbox_id, own.uidvalidity, plan.uidnext - 1, self._theirs.highestmodseq, after.messages
-        )
+        # One less than is true: the master would not ask again for a mailbox in which it has changed nothing itself.
+        modseq = max(self._theirs.highestmodseq - 1, 0)
+        return MailboxState(own.mailbox_id, own.uidvalidity, plan.uidnext - 1, modseq, after.messages)
 
 
 class _Placement:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
+from dataclasses import replace
 
 from replicator.dsync.conversation.mailbox_sync import MailboxSync, states_by_id
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.errors import DsyncError
-from replicator.dsync.replica import Replica
+from replicator.dsync.replica import Replica, ReplicaMailbox
 from replicator.dsync.rules.tree import Tree, merging_steps, replacing_steps
 from replicator.dsync.wire.items import Deletions, Finish, Handshake, Mailbox, MailboxState, TreeNode
 from replicator.dsync.wire.reader import Mark
@@ -22,18 +24,45 @@ TEMPORARY = 1
 NOT_POSSIBLE = 3
 """Dovecot's number of errors that stay (MAIL_ERROR_NOTPOSSIBLE)."""
 
+SETTLED_MAX = 100_000
+"""Mailboxes of which it is remembered that they are equal: 30 MB."""
+
 STATEFUL = "s"
 CHANGED = "c"
+
+
+class Settled:
+    """Mailboxes of which a sync has shown that both sides are equal, and the numbers that both sides had then.
+
+    Equal numbers alone do not show it: both sides may have got a mail each. Kept in memory: it saves work, no more.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: OrderedDict[tuple[str, bytes], tuple[Mailbox, Mailbox]] = OrderedDict()
+
+    def has(self, hostname: str, own: Mailbox, theirs: Mailbox) -> bool:
+        """Return True if nothing has changed since the mailbox was equal on both sides, and the numbers are equal."""
+        known = self._numbers.get((hostname, own.mailbox_id))
+        return known is not None and own.equals(theirs) and known[0].equals(own) and known[1].equals(theirs)
+
+    def note(self, hostname: str, own: Mailbox, theirs: Mailbox) -> None:
+        """Note that a mailbox was found equal."""
+        own = replace(own, first_recent_uid=theirs.first_recent_uid)
+        self._numbers[hostname, own.mailbox_id] = own, theirs
+        self._numbers.move_to_end((hostname, own.mailbox_id))
+        if len(self._numbers) > SETTLED_MAX:
+            self._numbers.popitem(last=False)
 
 
 class Session:
     """The conversation with one master about one user's mail."""
 
-    def __init__(self, peer: Peer, replica: Replica, hostname: str) -> None:
+    def __init__(self, peer: Peer, replica: Replica, hostname: str, settled: Settled) -> None:
         """`hostname`: this side's. The side with the smaller one locks the user, so it is one that is greater."""
         self._peer = peer
         self._replica = replica
         self._hostname = hostname
+        self._settled = settled
         self._wish = Handshake("")
         self._states = states_by_id(())
         self._full_resync = False
@@ -88,25 +117,44 @@ class Session:
     async def _sync_mailbox(self, theirs: Mailbox) -> None:
         state = self._states.get(theirs.mailbox_id)
         async with self._replica.mailbox(theirs.mailbox_id) as box:
-            own = await box.numbers() if box is not None else None
+            own = await _numbers(box, theirs) if box is not None else None
             if box is None or own is None or _is_stale(own, theirs, state):
                 self._full_resync = True
                 await self._peer.send(Mailbox.lacking(theirs.mailbox_id))
                 return
+            is_settled = self._wish.sync_type == CHANGED and self._settled.has(self._wish.hostname, own, theirs)
+            if not is_settled and own.equals(theirs):
+                own = replace(own, first_recent_uid=0)  # to differ: equal numbers alone do not show that mails are equal
             await self._peer.send(own)
-            if self._wish.sync_type == CHANGED and own.equals(theirs):
+            if is_settled:
                 return
-            await MailboxSync(self._peer, box, own, theirs, _in_force(state)).run()
+            if not await MailboxSync(self._peer, box, own, theirs, _in_force(state)).run():
+                self._settled.note(self._wish.hostname, own, theirs)
+
+
+async def _numbers(box: ReplicaMailbox, theirs: Mailbox) -> Mailbox:
+    """Return the numbers to tell, after taking over the UIDVALIDITY of the master's for a mailbox that is still empty.
+
+    Else the master is to take over this side's. It does if this side has more mails, so their number is raised: it
+    serves nothing else then. The lowest UID that is recent is the master's own, which no other server needs to know.
+    """
+    own = await box.numbers()
+    if own.uidvalidity != theirs.uidvalidity and own.uidnext == 1:
+        await box.take_uidvalidity(theirs.uidvalidity)
+        own = await box.numbers()
+    if own.uidvalidity != theirs.uidvalidity:
+        own = replace(own, messages=max(own.messages, theirs.messages + 1))
+    return replace(own, first_recent_uid=min(theirs.first_recent_uid, own.uidnext))
 
 
 def _is_stale(own: Mailbox, theirs: Mailbox, state: MailboxState | None) -> bool:
     """Return True if this side is older than the state that the master remembers, or is another mailbox."""
-    if own.uidvalidity != theirs.uidvalidity:
-        return True
+    if state is None or state.last_common_uid == 0:
+        return False
     return (
-        state is not None
-        and state.last_common_uid > 0
-        and (own.uidnext < state.last_common_uid or own.highestmodseq < state.last_common_modseq)
+        own.uidvalidity != theirs.uidvalidity
+        or own.uidnext < state.last_common_uid
+        or own.highestmodseq < state.last_common_modseq
     )
 
 

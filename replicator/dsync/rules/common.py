@@ -27,10 +27,8 @@ def last_common_uid(
         if change.uid >= uidnext:
             break
         known = expunged.get(change.uid)
-        if known is not None and change.guid:
-            if known != change.guid:
-                break
+        if known is not None and known == change.guid:
             common = change.uid
-        elif change.type is ChangeType.SAVE and change.uid > highest:
+        elif change.type is ChangeType.SAVE and (known is not None or change.uid > highest):
             break
     return common
