@@ -53,7 +53,7 @@ class MailboxSync:
         await self._tell_changes(known)
         await self._take_attributes()
         changes = await self._changes()
-        plan = plan_merge(known, self._theirs, changes, self._state)
+        plan = plan_merge(known, self._theirs, changes, self._names, self._state)
         for guid, change in plan.wanted.items():
             await self._peer.send(MailRequest(self._names.get(guid, guid), change.uid))
         await self._peer.end_list()

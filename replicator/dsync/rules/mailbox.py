@@ -35,10 +35,17 @@ class Plan:
     wanted: dict[str, MailChange] = field(default_factory=dict)  # mails of the master's to be fetched, by GUID
 
 
-def plan_merge(known: Known, theirs: Mailbox, changes: Sequence[MailChange], state: MailboxState | None) -> Plan:
+def plan_merge(
+    known: Known,
+    theirs: Mailbox,
+    changes: Sequence[MailChange],
+    names: Mapping[str, str],
+    state: MailboxState | None,
+) -> Plan:
     """Return what to do, by the changes, ascending by UID, with GUIDs as this side writes them.
 
-    `state`: what was equal before, if the master knows it.
+    `names`: GUIDs as the master writes them, where that is in another way. `state`: what was equal before, if the
+    master knows it.
     """
     own = {mail.uid: mail for mail in known.mails}
     saves = {change.uid: change for change in changes if change.type is ChangeType.SAVE}
@@ -59,16 +66,19 @@ def plan_merge(known: Known, theirs: Mailbox, changes: Sequence[MailChange], sta
     for uid, change in told.items():
         if uid <= common and uid in own and _is_of(change, own[uid]):
             _merge_flags(plan, uid, change, own[uid], known)
-    _place_new(plan, known, theirs, [change for uid, change in saves.items() if uid > common], common)
+    new = [change for uid, change in saves.items() if uid > common]
+    _place_new(plan, known, theirs, new, names, common)
     return plan
 
 
-def _place_new(plan: Plan, known: Known, theirs: Mailbox, saves: Sequence[MailChange], common: int) -> None:
+def _place_new(
+    plan: Plan, known: Known, theirs: Mailbox, saves: Sequence[MailChange], names: Mapping[str, str], common: int
+) -> None:
     own = {mail.uid: mail for mail in known.mails if mail.uid > common}
     peers = {change.uid: change for change in saves}
     plan.placed, plan.uidnext = place(
-        [NewMail(mail.guid.hex(), mail.uid) for mail in own.values()],
-        [NewMail(change.guid, change.uid) for change in saves],
+        [NewMail(mail.guid.hex(), mail.uid, mail.guid.hex()) for mail in own.values()],
+        [NewMail(names.get(change.guid, change.guid), change.uid, change.guid) for change in saves],
         own_uidnext=known.numbers.uidnext,
         peer_uidnext=theirs.uidnext,
     )

@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 
 class NewMail(NamedTuple):
-    """A mail that one side has above the last common UID."""
+    """A mail that one side has above the last common UID. `name`: its GUID as that side writes it, for the order."""
 
-    guid: str
+    name: str
     uid: int
+    guid: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def place(
     """Return where all mails go, ascending by UID, and the UIDNEXT after that. Both sequences ascend by UID.
 
     A mail keeps a UID that the other side has not given yet. The rest get new ones, in an order by which both sides
-    count alike: the smaller (GUID, UID) of the two next mails goes first.
+    count alike: the smaller (name, UID) of the two next mails goes first.
     """
     placed = list[Placed]()
     uidnext = max(own_uidnext, peer_uidnext)
