@@ -10,7 +10,7 @@ from replicator.dsync.conversation.mailbox_sync import MailboxSync, states_by_id
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.errors import DsyncError
 from replicator.dsync.replica import Replica, ReplicaMailbox
-from replicator.dsync.rules.tree import Tree, merging_steps, replacing_steps
+from replicator.dsync.rules.tree import Adopt, Step, Tree, merging_steps, replacing_steps
 from replicator.dsync.wire.items import Deletions, Finish, Handshake, Mailbox, MailboxState, TreeNode
 from replicator.dsync.wire.reader import Mark
 from replicator.errors import MailError
@@ -66,6 +66,7 @@ class Session:
         self._wish = Handshake("")
         self._states = states_by_id(())
         self._full_resync = False
+        self._adoptions: dict[bytes, Adopt] = {}  # by ids of the master's; a Dovecot with Maildirs takes ours instead
 
     async def run(self) -> None:
         """Sync, and tell the master how that went. Raises PeerGoneError, and DsyncError that the master was told of."""
@@ -109,13 +110,21 @@ class Session:
             return
         replaces = self._wish.backup_recv and not self._wish.no_backup_overwrite
         for step in (replacing_steps if replaces else merging_steps)(own, peer):
-            try:
-                await self._replica.carry_out(step)
-            except MailError as error:  # the folder's mail is not synced then, and the next sync tries again
-                log.warning("a folder stays different: %s: %s", step, error)
+            if isinstance(step, Adopt):
+                self._adoptions[step.mailbox_id] = step
+            else:
+                await self._carry_out(step)
+
+    async def _carry_out(self, step: Step) -> None:
+        try:
+            await self._replica.carry_out(step)
+        except MailError as error:  # the folder's mail is not synced then, and the next sync tries again
+            log.warning("a folder stays different: %s: %s", step, error)
 
     async def _sync_mailbox(self, theirs: Mailbox) -> None:
         state = self._states.get(theirs.mailbox_id)
+        if theirs.mailbox_id in self._adoptions:
+            await self._carry_out(self._adoptions[theirs.mailbox_id])
         async with self._replica.mailbox(theirs.mailbox_id) as box:
             own = await _numbers(box, theirs) if box is not None else None
             if box is None or own is None or _is_stale(own, theirs, state):
