@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgpack
 
@@ -26,6 +26,7 @@ from replicator.status import (
     CheckpointResult,
     ChosenMail,
     ExpungeResult,
+    FolderCounts,
     FolderList,
     MailboxStatus,
     NodeStatus,
@@ -69,6 +70,15 @@ RESYNC = TaskKind("resync", ResyncStatus)
 UNDELETE = TaskKind("undelete", UndeleteStatus)
 INVENTORY = TaskKind("inventory", InventoryStatus)
 APPLY = TaskKind("apply", ApplyStatus)
+
+
+class SentMessage(NamedTuple):
+    """A message to be stored. `uid`: its UID at another server, which it keeps unless UIDNEXT is above it."""
+
+    text: bytes
+    flags: frozenset[str] = frozenset()
+    received_ms: int | None = None
+    uid: int | None = None
 
 
 class NodeClient(NodeConnection):
@@ -260,18 +270,32 @@ class NodeClient(NodeConnection):
             found.update(hashes)
         return found
 
-    def save(self, user: str, mailbox: str, text: bytes, flags: frozenset[str], received_ms: int | None) -> None:
-        """Store a message."""
-        query = {"mailbox": mailbox, "flags": " ".join(sorted(flags))}
-        if received_ms is not None:
-            query["received_ms"] = str(received_ms)
-        self.ask("POST", f"/api/v1/users/{segment(user)}/messages", query, text)
+    def save(self, user: str, mailbox: str, message: SentMessage) -> int | None:
+        """Store a message. Return its UID; None: the node does not show it yet."""
+        query = {"mailbox": mailbox, "flags": " ".join(sorted(message.flags))}
+        query |= {
+            name: str(value)
+            for name, value in (("received_ms", message.received_ms), ("uid", message.uid))
+            if value is not None
+        }
+        answer = self.ask("POST", f"/api/v1/users/{segment(user)}/messages", query, message.text)
+        return self.parsed_by(_saved_uid, answer)
 
-    def save_all(self, user: str, mailbox: str, messages: Sequence[tuple[bytes, frozenset[str], int | None]]) -> None:
-        """Store messages, each with its flags and the time of its receipt, in this order: all or none."""
-        batch = [(received_ms, sorted(flags), text) for text, flags, received_ms in messages]
+    def save_all(self, user: str, mailbox: str, messages: Sequence[SentMessage]) -> list[int | None]:
+        """Store messages in this order, all or none. Return their UIDs, as `save` does."""
+        batch = [(one.received_ms, sorted(one.flags), one.text, one.uid) for one in messages]
         path = f"/api/v1/users/{segment(user)}/messages/batch"
-        self.ask("POST", path, {"mailbox": mailbox}, msgpack.packb(batch), MSGPACK)
+        return self.parsed_by(_saved_uids, self.ask("POST", path, {"mailbox": mailbox}, msgpack.packb(batch), MSGPACK))
+
+    def raise_numbers(self, user: str, mailbox: str, uidnext: int, modseq: int) -> FolderCounts:
+        """Raise a folder's UIDNEXT and HIGHESTMODSEQ to at least these."""
+        query = {"uidnext": str(uidnext), "modseq": str(modseq)}
+        return self.read(FolderCounts, self.ask("PUT", f"{_folder(user, mailbox)}/numbers", query))
+
+    def keep_uidvalidity(self, user: str, mailbox: str, uidvalidity: int | None) -> int:
+        """Give a folder that never had mail this UIDVALIDITY, with None its own again; return the one that it has."""
+        query = {} if uidvalidity is None else {"uidvalidity": str(uidvalidity)}
+        return self.parsed_by(_uidvalidity, self.ask("PUT", f"{_folder(user, mailbox)}/uidvalidity", query))
 
     def mails(self, user: str, mailbox: str, uid: int | None = None) -> Generator[Mail, None, None]:
         """Yield the mail of a folder, or the one with this UID. Take the pieces of each before the next one.
@@ -324,6 +348,19 @@ def _reasons(document: object) -> list[str]:
 def _master(document: object) -> str | None:
     master = cast("_Object", document)["master"]
     return None if master is None else str(master)
+
+
+def _saved_uid(document: object) -> int | None:
+    uid = cast("_Object", document)["uid"]
+    return None if uid is None else int(uid)
+
+
+def _saved_uids(document: object) -> list[int | None]:
+    return [None if uid is None else int(uid) for uid in cast("_Object", document)["uids"]]
+
+
+def _uidvalidity(document: object) -> int:
+    return int(cast("_Object", document)["uidvalidity"])
 
 
 def _managed(document: object) -> bool:

@@ -22,7 +22,7 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from protocol.units import MIB
-from replicator.cli.api.client import NodeClient
+from replicator.cli.api.client import NodeClient, SentMessage
 from replicator.cli.api.connection import RefusedError, UnreachableError
 from replicator.cli.output import console, echo_json
 from replicator.cli.sources import MailSource, SourceError, SourceMessage, read_source
@@ -191,12 +191,12 @@ class _Importer:
             advance()
 
     def _save(self, client: NodeClient, batch: Sequence[_Read]) -> None:
-        message, text = batch[0]
-        if len(batch) == 1:
-            client.save(self._user, message.folder, text, message.flags, message.received_ms)
-            return
-        messages = [(text, message.flags, message.received_ms) for message, text in batch]
-        client.save_all(self._user, message.folder, messages)
+        folder = batch[0].message.folder
+        messages = [SentMessage(text, message.flags, message.received_ms) for message, text in batch]
+        if len(messages) == 1:
+            client.save(self._user, folder, messages[0])
+        else:
+            client.save_all(self._user, folder, messages)
 
     def _fail_all(self, batch: Sequence[_Read], reason: str) -> None:
         for one in batch:
