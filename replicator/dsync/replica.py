@@ -106,6 +106,6 @@ class Replica(Protocol):
         """Make a change in the tree."""
         ...
 
-    def mailbox(self, mailbox_id: bytes) -> AbstractAsyncContextManager[ReplicaMailbox | None]:
-        """Hold a mailbox during its sync; None if it is not here."""
+    def mailbox(self, mailbox_id: bytes, peer: str, /) -> AbstractAsyncContextManager[ReplicaMailbox | None]:
+        """Hold a mailbox during its sync with a peer of this name; None if it is not here."""
         ...

@@ -78,7 +78,7 @@ class DsyncServer:
                 data = b"" if machine.closed else await stream.receive_some(RECEIVE_BYTES)
                 if not data:
                     return None
-                machine.receive(data)
+                machine.receive(bytes(data))
             return command
         return None
 

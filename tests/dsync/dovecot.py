@@ -88,9 +88,7 @@ def dovecot(location: str = SDBOX) -> Iterator[Dovecot]:
     user = pwd.getpwuid(os.getuid()) if os.getuid() else pwd.getpwnam("nobody")
     group = subprocess.run(["id", "-gn", user.pw_name], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     (directory / "dovecot.conf").write_text(
-        CONFIGURATION.format(
-            directory=directory, user=user.pw_name, group=group, location=location, password=PASSWORD
-        ),
+        CONFIGURATION.format(directory=directory, user=user.pw_name, group=group, location=location, password=PASSWORD),
         encoding="utf-8",
     )
     for name in ("run", "state", "mail"):

@@ -178,11 +178,11 @@ class MemoryReplica:
                 self.rename(old, new)
             case Create(name, mailbox_id, uidvalidity):
                 self.create(name, mailbox_id, uidvalidity)
-            case Adopt(name, mailbox_id, uidvalidity):
+            case Adopt(name, mailbox_id, uidvalidity, _):
                 self.boxes[name] = replace(self.boxes[name], mailbox_id=mailbox_id, uidvalidity=uidvalidity)
             case Subscribe(name, subscribed):
                 self.subscribe(name, subscribed=subscribed)
 
     @asynccontextmanager
-    async def mailbox(self, mailbox_id: bytes) -> AsyncIterator[MemoryMailbox | None]:
+    async def mailbox(self, mailbox_id: bytes, _peer: str) -> AsyncIterator[MemoryMailbox | None]:
         yield next((box for box in self.boxes.values() if box.mailbox_id == mailbox_id), None)

@@ -20,8 +20,8 @@ from replicator.dsync.wire.items import (
     ChangeType,
     Mail,
     Mailbox,
-    MailChange,
     MailboxState,
+    MailChange,
     MailRequest,
 )
 
@@ -137,13 +137,16 @@ class MailboxSync:
         """Return up to where both sides are equal now: only up to the old mails if others have changed the mailbox."""
         after = await self._box.numbers()
         own = self._own
-        if after.uidnext != plan.uidnext:
-            return MailboxState(
-                own.mailbox_id, own.uidvalidity, own.uidnext - 1, own.highestmodseq, after.messages, True
-            )
-        # One less than is true: the master would not ask again for a mailbox in which it has changed nothing itself.
-        modseq = max(self._theirs.highestmodseq - 1, 0)
-        return MailboxState(own.mailbox_id, own.uidvalidity, plan.uidnext - 1, modseq, after.messages)
+        is_alone = after.uidnext == plan.uidnext
+        return MailboxState(
+            own.mailbox_id,
+            own.uidvalidity,
+            plan.uidnext - 1 if is_alone else own.uidnext - 1,
+            # One less than is true: the master would not ask again for a mailbox in which it has changed nothing.
+            max(self._theirs.highestmodseq - 1, 0) if is_alone else own.highestmodseq,
+            after.messages,
+            changes_during_sync=not is_alone,
+        )
 
 
 class _Placement:

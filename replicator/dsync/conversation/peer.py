@@ -50,7 +50,7 @@ class Peer:
                 raise PeerGoneError("the peer has left, or is silent") from error
             if not data:
                 raise PeerGoneError("the peer has left")
-            self._reader.receive(data)
+            self._reader.receive(bytes(data))
         return event
 
     async def one(self, kind: type[T]) -> T:
@@ -117,6 +117,6 @@ class Peer:
             await self.flush()
 
 
-def _unexpected(event: Event, kind: type[Item]) -> DsyncError:
+def _unexpected(event: Event, kind: type[object]) -> DsyncError:
     found = event.name if isinstance(event, Mark) else type(event).__name__
     return DsyncError(f"the peer sent {found} where {kind.__name__} was due")

@@ -125,7 +125,7 @@ class Session:
         state = self._states.get(theirs.mailbox_id)
         if theirs.mailbox_id in self._adoptions:
             await self._carry_out(self._adoptions[theirs.mailbox_id])
-        async with self._replica.mailbox(theirs.mailbox_id) as box:
+        async with self._replica.mailbox(theirs.mailbox_id, self._wish.hostname) as box:
             own = await _numbers(box, theirs) if box is not None else None
             if box is None or own is None or _is_stale(own, theirs, state):
                 self._full_resync = True
@@ -133,7 +133,9 @@ class Session:
                 return
             is_settled = self._wish.sync_type == CHANGED and self._settled.has(self._wish.hostname, own, theirs)
             if not is_settled and own.equals(theirs):
-                own = replace(own, first_recent_uid=0)  # to differ: equal numbers alone do not show that mails are equal
+                own = replace(
+                    own, first_recent_uid=0
+                )  # to differ: equal numbers alone do not show that mails are equal
             await self._peer.send(own)
             if is_settled:
                 return

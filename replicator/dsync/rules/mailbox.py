@@ -9,7 +9,7 @@ from replicator.dsync.replica import FlagChanges, StoredMail
 from replicator.dsync.rules.common import last_common_uid
 from replicator.dsync.rules.flags import FlagSide, merged_flags
 from replicator.dsync.rules.new_mails import NewMail, Placed, place
-from replicator.dsync.wire.items import ChangeType, Mailbox, MailChange, MailboxState
+from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange
 
 NO_CHANGES = FlagChanges()
 
@@ -67,20 +67,27 @@ def plan_merge(
         if uid <= common and uid in own and _is_of(change, own[uid]):
             _merge_flags(plan, uid, change, own[uid], known)
     new = [change for uid, change in saves.items() if uid > common]
-    _place_new(plan, known, theirs, new, names, common)
+    _place_new(plan, known, _NewMails(new, names, theirs.uidnext), common)
     return plan
 
 
-def _place_new(
-    plan: Plan, known: Known, theirs: Mailbox, saves: Sequence[MailChange], names: Mapping[str, str], common: int
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _NewMails:
+    """Mails of the master's above the last common UID, their GUIDs as it writes them, and its UIDNEXT."""
+
+    saves: Sequence[MailChange]
+    names: Mapping[str, str]
+    uidnext: int
+
+
+def _place_new(plan: Plan, known: Known, new: _NewMails, common: int) -> None:
     own = {mail.uid: mail for mail in known.mails if mail.uid > common}
-    peers = {change.uid: change for change in saves}
+    peers = {change.uid: change for change in new.saves}
     plan.placed, plan.uidnext = place(
         [NewMail(mail.guid.hex(), mail.uid, mail.guid.hex()) for mail in own.values()],
-        [NewMail(names.get(change.guid, change.guid), change.uid, change.guid) for change in saves],
+        [NewMail(new.names.get(change.guid, change.guid), change.uid, change.guid) for change in new.saves],
         own_uidnext=known.numbers.uidnext,
-        peer_uidnext=theirs.uidnext,
+        peer_uidnext=new.uidnext,
     )
     here = {mail.guid.hex() for mail in known.mails if mail.uid not in plan.expunged}
     for mail in plan.placed:

@@ -69,11 +69,12 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """A folder whose mailbox is to get the id and UIDVALIDITY of the peer's; its mail stays."""
+    """A folder whose mailbox is to get the id and UIDVALIDITY of the peer's; its mail stays. `uidnext`: the peer's."""
 
     name: Name
     mailbox_id: bytes
     uidvalidity: int
+    uidnext: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +121,10 @@ def replacing_steps(own: Tree, peer: Tree) -> Iterator[Step]:
     yield from _renames(ours, targets)
     inbox = {node.name: one for one, node in own.boxes().items() if node.name == INBOX}
     for one, node in theirs.items():
-        if one not in ours:
-            yield (Adopt if node.name in inbox else Create)(node.name, one, node.uidvalidity)
+        if one not in ours and node.name in inbox:
+            yield Adopt(node.name, one, node.uidvalidity, node.uidnext)
+        elif one not in ours:
+            yield Create(node.name, one, node.uidvalidity)
     for name in own.nodes.keys() | peer.nodes.keys():
         wanted = peer.subscription(name)[1]
         if own.subscription(name)[1] != wanted:
@@ -181,7 +184,7 @@ def _creations(
         elif rival in theirs:
             yield Create((*node.name[:-1], f"{node.name[-1]}-{one.hex()[:8]}"), one, node.uidvalidity)
         elif one > rival:
-            yield Adopt(node.name, one, node.uidvalidity)
+            yield Adopt(node.name, one, node.uidvalidity, node.uidnext)
 
 
 def _subscriptions(own: Tree, peer: Tree) -> Iterator[Step]:

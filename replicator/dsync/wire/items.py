@@ -7,7 +7,7 @@ Bits of flags and lists of keywords are sets of IMAP flags here.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -431,7 +431,7 @@ def _bits(flags: frozenset[str]) -> str | None:
     return f"{bits:x}" if bits else None
 
 
-def _keywords(changes: tuple[str, ...] | list[str]) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+def _keywords(changes: Sequence[str]) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
     """Return the keywords that a mail has, those that it was given, and those that were taken from it."""
     for change in changes:
         if change[:1] not in tuple("+-=&") or len(change) < 2:
@@ -527,18 +527,7 @@ class Finish:
         }
 
 
-Item = (
-    Handshake
-    | MailboxState
-    | TreeNode
-    | Deletions
-    | Mailbox
-    | Attribute
-    | MailChange
-    | MailRequest
-    | Mail
-    | Finish
-)
+Item = Handshake | MailboxState | TreeNode | Deletions | Mailbox | Attribute | MailChange | MailRequest | Mail | Finish
 
 TYPES: Mapping[str, type[Item]] = {
     "H": Handshake,

@@ -44,7 +44,8 @@ KINDS: Mapping[str, Kind] = {
         "last_messages_count changes_during_sync",
     ),
     "N": _kind(
-        "name existence", "mailbox_guid uid_validity uid_next last_renamed_or_created subscribed last_subscription_change"
+        "name existence",
+        "mailbox_guid uid_validity uid_next last_renamed_or_created subscribed last_subscription_change",
     ),
     "D": _kind("hierarchy_sep", "escape_char mailboxes dirs unsubscribes"),
     "B": _kind(

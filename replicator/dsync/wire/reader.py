@@ -83,7 +83,8 @@ class Reader:
 
     def _event_of(self, line: str) -> Event | None:
         if self._names is None:
-            return self._greet(line)
+            self._greet(line)
+            return None
         if line == ".":
             return Mark.END_OF_LIST
         if line == CLOSING:
