@@ -98,6 +98,10 @@ class DoveadmMachine:
         self._output.append(f"\n-{refusal.value}\n".encode())
         self._close(why)
 
+    def close(self) -> None:
+        """Note that the client has left, or is to."""
+        self._state = _State.CLOSED
+
     def _take(self, line: bytes) -> Command | None:
         if line.startswith(b"VERSION\t"):
             if not line.startswith(b"VERSION\tdoveadm-server\t1\t"):
