@@ -7,19 +7,21 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+
+import trio
 
 from protocol.units import KIB, MIB
 from protocol.values import UidSet
 from replicator.dsync.replica import FlagChanges, SavedAs, StoredMail
 from replicator.dsync.rules.tree import Adopt, Create, Delete, Name, Rename, Step, Subscribe, Tree, name_hash
 from replicator.dsync.wire.items import Deletions, Mailbox, TreeNode
-from replicator.errors import FolderExistsError, MailError
+from replicator.errors import FolderExistsError
 from replicator.mail.flags import SYSTEM_FLAGS, is_keyword
 from replicator.mail.last_changes import TreeChanges
 from replicator.mail.mailstore import SEPARATOR, CoreMailStore, Folder, NewMessage, ReceivedBody
-from replicator.mail.view import MailboxView
+from replicator.mail.view import MailboxView, Message
 
 SMALL_BYTES = 64 * KIB
 """Largest mail that is held in memory, to be saved together with others."""
@@ -219,18 +221,8 @@ class MailReplicaMailbox:
 
     async def mails(self) -> Sequence[StoredMail]:
         """See `ReplicaMailbox`."""
-        view = await self._view()
-        return [
-            StoredMail(
-                one.uid,
-                one.guid,
-                one.modseq,
-                one.flags,
-                one.received_ms // 1000,
-                (one.received_ms if one.saved_ms is None else one.saved_ms) // 1000,
-            )
-            for one in view.messages.values()
-        ]
+        messages = (await self._view()).snapshot()
+        return await trio.to_thread.run_sync(lambda: [_stored(message) for message in sorted(messages)])
 
     async def expunged(self, since: int) -> Mapping[int, bytes]:
         """See `ReplicaMailbox`. The node does not know by which MODSEQ, so there may be older ones among them."""
@@ -250,15 +242,14 @@ class MailReplicaMailbox:
             for uid, changes in flags.items()
         }
 
-    async def text(self, mail: StoredMail) -> AsyncIterator[bytes]:
+    async def text(self, mail: StoredMail) -> AsyncIterator[bytes] | None:
         """See `ReplicaMailbox`."""
         message = (await self._view()).messages.get(mail.uid)
         if message is None or message.guid != mail.guid:
-            raise MailError("a mail was expunged while it was to be sent; the next sync goes on")
+            return None
         body = await self._mail.read_body(message)
-        async with aclosing(body.read(0, body.skeleton.size_bytes)) as pieces:
-            async for piece in pieces:
-                yield piece
+        await body.check(0, body.skeleton.size_bytes)
+        return body.read(0, body.skeleton.size_bytes)
 
     async def save(self, mail: SavedAs, text: AsyncIterator[bytes]) -> None:
         """See `ReplicaMailbox`. Small mails are saved together, at the latest by the next call of another method."""
@@ -331,6 +322,12 @@ class MailReplicaMailbox:
         """Return the mailbox as it is once all mails are saved."""
         await self._save_batch()
         return await self._mail.open_mailbox(self._folder)
+
+
+def _stored(message: Message) -> StoredMail:
+    received_ms, saved_ms = message.received_ms, message.saved_ms
+    saved_s = (received_ms if saved_ms is None else saved_ms) // 1000
+    return StoredMail(message.uid, message.guid, message.modseq, message.flags, received_ms // 1000, saved_s)
 
 
 def usable(flags: frozenset[str]) -> frozenset[str]:

@@ -66,8 +66,8 @@ class ReplicaMailbox(Protocol):
         """Return by UID what users have changed above a MODSEQ, as far as it is known, without changes by a sync."""
         ...
 
-    def text(self, mail: StoredMail) -> AsyncIterator[bytes]:
-        """Yield the text of a mail in pieces."""
+    async def text(self, mail: StoredMail) -> AsyncIterator[bytes] | None:
+        """Return the text of a mail in pieces; None if it has been expunged."""
         ...
 
     async def save(self, mail: SavedAs, text: AsyncIterator[bytes]) -> None:

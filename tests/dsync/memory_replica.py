@@ -70,10 +70,8 @@ class MemoryMailbox:
                 found[uid] = FlagChanges(added | one, removed) if is_set else FlagChanges(added, removed | one)
         return found
 
-    async def text(self, mail: StoredMail) -> AsyncIterator[bytes]:
-        text = self.texts[mail.guid]
-        for start in range(0, len(text), 1000):
-            yield text[start : start + 1000]
+    async def text(self, mail: StoredMail) -> AsyncIterator[bytes] | None:
+        return _pieces(self.texts[mail.guid]) if mail.uid in self.stored else None
 
     async def save(self, mail: SavedAs, text: AsyncIterator[bytes]) -> None:
         whole = b"".join([piece async for piece in text])
@@ -186,3 +184,8 @@ class MemoryReplica:
     @asynccontextmanager
     async def mailbox(self, mailbox_id: bytes, _peer: str) -> AsyncIterator[MemoryMailbox | None]:
         yield next((box for box in self.boxes.values() if box.mailbox_id == mailbox_id), None)
+
+
+async def _pieces(text: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(text), 1000):
+        yield text[start : start + 1000]

@@ -1,19 +1,26 @@
 """One mailbox in both directions: what this side tells of its mails, and what it takes over from the master's.
 
 Each side sends, in this order: annotations, changes, requests, mails, and the new state. This side waits with its
-requests for the master's changes, and changes nothing before it has sent what the master asked for.
+requests for the master's changes, and changes nothing before it has sent what the master asked for. In a backup, the
+destination sends requests and its new state only, and the source all but requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from enum import Enum, auto
+from functools import partial
+from typing import TypeVar
+
+import trio
 
 from replicator.dsync.conversation.peer import Peer
+from replicator.dsync.conversation.placement import Placement
 from replicator.dsync.errors import DsyncError
-from replicator.dsync.replica import ReplicaMailbox, SavedAs, StoredMail
+from replicator.dsync.replica import FlagChanges, ReplicaMailbox, StoredMail
+from replicator.dsync.rules.backup import plan_backup
 from replicator.dsync.rules.mailbox import Known, Plan, plan_merge
-from replicator.dsync.rules.new_mails import Placed
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import (
     Attribute,
@@ -28,8 +35,21 @@ from replicator.dsync.wire.items import (
 CHANGES_MAX = 1_000_000
 """Mails, with expunged ones, of one mailbox: the list is in memory."""
 
+AT_ONCE = 500
+"""Mails of which the event loop computes something at once: some milliseconds."""
+
 ATTRIBUTES_MAX = 1_000
-ATTRIBUTE_BYTES_MAX = 1 << 20
+
+T = TypeVar("T")
+
+
+class Direction(Enum):
+    """The side or sides that take over changes."""
+
+    BOTH = auto()
+    HERE = auto()  # the master stays as it is
+    BACKUP_HERE = auto()  # and this side becomes as the master is
+    THERE = auto()
 
 
 class MailboxSync:
@@ -46,28 +66,51 @@ class MailboxSync:
         self._state = state
         self._names: dict[str, str] = {}  # GUIDs as the master writes them, where that is in another way
 
-    async def run(self) -> bool:
+    async def run(self, direction: Direction) -> bool:
         """Bring both sides to one state, and return True if one had to be changed. Raises DsyncError, MailError."""
         known = await self._known()
-        await self._tell_attributes()
-        await self._tell_changes(known)
-        await self._take_attributes()
-        changes = await self._changes()
-        plan = plan_merge(known, self._theirs, changes, self._names, self._state)
-        for guid, change in plan.wanted.items():
-            await self._peer.send(MailRequest(self._names.get(guid, guid), change.uid))
-        await self._peer.end_list()
-        requests = await self._peer.all(MailRequest, CHANGES_MAX)
-        await self._send_mails(known.mails, requests)
-        await self._carry_out(plan)
-        await self._peer.send(await self._new_state(plan))
+        tells, takes = direction in {Direction.BOTH, Direction.THERE}, direction is not Direction.THERE
+        if tells:
+            await self._tell_attributes()
+            await self._tell_changes(known)
+        plan, requests = Plan(uidnext=known.numbers.uidnext), list[MailRequest]()
+        if takes:
+            await self._take_attributes()
+            changes = await self._changes()
+            plan = await _computed(partial(self._plan, known, changes, direction), len(known.mails) + len(changes))
+            await self._request(plan)
+        if tells:
+            requests = await self._peer.all(MailRequest, CHANGES_MAX)
+            await self._send_mails(known.mails, requests)
+        if takes:
+            await self._carry_out(plan)
+        await self._peer.send(await self._new_state(plan, direction))
         await self._peer.one(MailboxState)
         return bool(plan.expunged or plan.flags or plan.placed or requests)
 
+    def _plan(self, known: Known, changes: Sequence[MailChange], direction: Direction) -> Plan:
+        if direction is not Direction.BACKUP_HERE:
+            return plan_merge(known, self._theirs, changes, self._names, self._state)
+        plan = plan_backup(known, self._theirs, changes, self._state)
+        if plan is None:
+            raise DsyncError("a folder has had other mail here than in the source of the backup: delete it here")
+        return plan
+
+    async def _request(self, plan: Plan) -> None:
+        for guid, change in plan.wanted.items():
+            await self._peer.send(MailRequest(self._names.get(guid, guid), change.uid))
+        await self._peer.end_list()
+
     async def _known(self) -> Known:
         since = self._state.last_common_modseq if self._state is not None else 0
-        box = self._box
-        return Known(self._own, await box.mails(), await box.expunged(since), await box.flag_changes(since))
+        mails = [mail for mail in await self._box.mails() if mail.uid < self._own.uidnext]  # the rest has just come
+        changed = await self._box.flag_changes(since)
+        lasting = {  # a flag that was set and is gone is no news, nor is one that was cleared and is back
+            mail.uid: FlagChanges(changed[mail.uid].added & mail.flags, changed[mail.uid].removed - mail.flags)
+            for mail in mails
+            if mail.uid in changed
+        }
+        return Known(self._own, mails, await self._box.expunged(since), lasting)
 
     # ---- telling
 
@@ -75,7 +118,7 @@ class MailboxSync:
         await self._peer.end_list()
 
     async def _tell_changes(self, known: Known) -> None:
-        for change in changes_to_tell(known, self._state):
+        for change in await _computed(partial(changes_to_tell, known, self._state), len(known.mails)):
             await self._peer.send(change)
         await self._peer.end_list()
 
@@ -85,8 +128,12 @@ class MailboxSync:
         for mail in mails:
             request = wanted.pop(mail.guid, None)
             if request is not None:
-                await self._peer.send(Mail(request.guid, mail.uid, mail.received_s, mail.saved_s))
-                await self._peer.send_text(self._box.text(mail))
+                text = await self._box.text(mail)
+                await self._peer.send(
+                    Mail(request.guid, mail.uid, mail.received_s, mail.saved_s, streams=text is not None)
+                )
+                if text is not None:
+                    await self._peer.send_text(text)
         for request in wanted.values():
             await self._peer.send(Mail(request.guid, request.uid, streams=False))
         await self._peer.end_list()
@@ -130,87 +177,29 @@ class MailboxSync:
             await box.expunge(plan.expunged)
         if plan.flags:
             await box.set_flags(plan.flags)
-        await _Placement(self._peer, box, plan).run()
+        await Placement(self._peer, box, plan).run()
         await box.raise_numbers(uidnext=plan.uidnext, highestmodseq=self._theirs.highestmodseq)
 
-    async def _new_state(self, plan: Plan) -> MailboxState:
+    async def _new_state(self, plan: Plan, direction: Direction) -> MailboxState:
         """Return up to where both sides are equal now: only up to the old mails if others have changed the mailbox."""
         after = await self._box.numbers()
         own = self._own
         is_alone = after.uidnext == plan.uidnext
+        common_modseq = own.highestmodseq if direction is Direction.THERE else self._theirs.highestmodseq
         return MailboxState(
             own.mailbox_id,
             own.uidvalidity,
             plan.uidnext - 1 if is_alone else own.uidnext - 1,
             # One less than is true: the master would not ask again for a mailbox in which it has changed nothing.
-            max(self._theirs.highestmodseq - 1, 0) if is_alone else own.highestmodseq,
+            max(common_modseq - 1, 0) if is_alone else own.highestmodseq,
             after.messages,
             changes_during_sync=not is_alone,
         )
 
 
-class _Placement:
-    """Mails that come or get other UIDs. The master sends them in its own order; they are saved by their new UIDs."""
-
-    def __init__(self, peer: Peer, box: ReplicaMailbox, plan: Plan) -> None:
-        self._peer = peer
-        self._box = box
-        self._plan = plan
-        self._left = list(reversed(plan.placed))
-        self._held: dict[str, tuple[Mail, bytes]] = {}
-
-    async def run(self) -> None:
-        """Save and move all, until the end of the master's mails. Raises DsyncError if one has not come."""
-        await self._go_on()
-        asked = set(self._plan.wanted)
-        while (mail := await self._peer.one_or_end(Mail)) is not None:
-            guid = guid_of(mail.guid).hex()
-            if guid not in asked:
-                raise DsyncError("the peer sent a mail that it was not asked for")
-            asked.remove(guid)
-            await self._take(guid, mail)
-        if asked:
-            raise DsyncError(f"the peer did not send {len(asked)} of the mails that it was asked for")
-
-    async def _take(self, guid: str, mail: Mail) -> None:
-        if not mail.streams:  # it was expunged meanwhile
-            self._left = [one for one in self._left if one.guid != guid]
-        elif self._left and self._left[-1].guid == guid:
-            await self._save(self._left.pop(), mail, self._peer.text())
-        else:
-            self._held[guid] = mail, b"".join([piece async for piece in self._peer.text()])
-        await self._go_on()
-
-    async def _go_on(self) -> None:
-        """Do what can be done before the next mail comes."""
-        moves: dict[int, int] = {}
-        while self._left:
-            placed = self._left[-1]
-            if placed.own is not None:
-                moves[placed.own] = placed.uid
-            elif placed.guid in self._held:
-                await self._move(moves)
-                mail, text = self._held.pop(placed.guid)
-                await self._save(placed, mail, _whole(text))
-            else:
-                break
-            self._left.pop()
-        await self._move(moves)
-
-    async def _move(self, moves: dict[int, int]) -> None:
-        if moves:
-            await self._box.move(moves)
-            moves.clear()
-
-    async def _save(self, placed: Placed, mail: Mail, text: AsyncIterator[bytes]) -> None:
-        flags = self._plan.wanted[placed.guid].flags
-        await self._box.save(
-            SavedAs(placed.uid, bytes.fromhex(placed.guid), flags, mail.received_s, mail.saved_s), text
-        )
-
-
-async def _whole(text: bytes) -> AsyncIterator[bytes]:
-    yield text
+async def _computed(work: Callable[[], T], mails: int) -> T:
+    """Compute something about so many mails: in a thread, where that would hold up other tasks."""
+    return work() if mails <= AT_ONCE else await trio.to_thread.run_sync(work)
 
 
 def changes_to_tell(known: Known, state: MailboxState | None) -> list[MailChange]:

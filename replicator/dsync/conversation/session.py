@@ -6,10 +6,11 @@ import logging
 from collections import OrderedDict
 from dataclasses import replace
 
-from replicator.dsync.conversation.mailbox_sync import MailboxSync, states_by_id
+from replicator.dsync.conversation.mailbox_sync import Direction, MailboxSync, states_by_id
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.errors import DsyncError
 from replicator.dsync.replica import Replica, ReplicaMailbox
+from replicator.dsync.rules.selection import check_options, selected
 from replicator.dsync.rules.tree import Adopt, Step, Tree, merging_steps, replacing_steps
 from replicator.dsync.wire.items import Deletions, Finish, Handshake, Mailbox, MailboxState, TreeNode
 from replicator.dsync.wire.reader import Mark
@@ -83,8 +84,7 @@ class Session:
         await self._peer.greet()
         await self._peer.send(Handshake(self._hostname))
         self._wish = await self._peer.one(Handshake)
-        if self._wish.filters:
-            raise DsyncError("this side syncs all mails of a mailbox: leave out the options -t, -e, -I and -O")
+        check_options(self._wish)
         if self._wish.sync_type == STATEFUL:
             self._states = states_by_id(await self._peer.all(MailboxState, FOLDERS_MAX))
         await self._sync_folders()
@@ -94,26 +94,37 @@ class Session:
             await self._sync_mailbox(event)
         await self._finish(Finish(full_resync=self._full_resync))
 
+    @property
+    def _direction(self) -> Direction:
+        if self._wish.backup_send:
+            return Direction.THERE
+        if self._wish.backup_recv:
+            return Direction.HERE if self._wish.no_backup_overwrite else Direction.BACKUP_HERE
+        return Direction.BOTH
+
     async def _finish(self, end: Finish) -> None:
         await self._peer.send(end)
         await self._peer.flush()
 
     async def _sync_folders(self) -> None:
-        own = await self._replica.tree()
+        """Take over the master's folders, then tell it this side's, with all that had to be created on the way."""
+        nodes = await self._peer.all(TreeNode, FOLDERS_MAX)
+        peer = Tree({node.name: node for node in nodes}, await self._peer.one(Deletions))
+        if self._direction is not Direction.THERE:
+            own = await self._tree(peer)
+            for step in (replacing_steps if self._direction is Direction.BACKUP_HERE else merging_steps)(own, peer):
+                if isinstance(step, Adopt):
+                    self._adoptions[step.mailbox_id] = step
+                else:
+                    await self._carry_out(step)
+        own = await self._tree(peer)
         for node in sorted(own.nodes.values(), key=lambda node: node.name):
             await self._peer.send(node)
         await self._peer.end_list()
         await self._peer.send(own.deletions)
-        nodes = await self._peer.all(TreeNode, FOLDERS_MAX)
-        peer = Tree({node.name: node for node in nodes}, await self._peer.one(Deletions))
-        if self._wish.backup_send:
-            return
-        replaces = self._wish.backup_recv and not self._wish.no_backup_overwrite
-        for step in (replacing_steps if replaces else merging_steps)(own, peer):
-            if isinstance(step, Adopt):
-                self._adoptions[step.mailbox_id] = step
-            else:
-                await self._carry_out(step)
+
+    async def _tree(self, peer: Tree) -> Tree:
+        return selected(await self._replica.tree(), self._wish, peer.deletions.separator)
 
     async def _carry_out(self, step: Step) -> None:
         try:
@@ -139,7 +150,8 @@ class Session:
             await self._peer.send(own)
             if is_settled:
                 return
-            if not await MailboxSync(self._peer, box, own, theirs, _in_force(state)).run():
+            sync = MailboxSync(self._peer, box, own, theirs, _in_force(state))
+            if not await sync.run(self._direction):
                 self._settled.note(self._wish.hostname, own, theirs)
 
 
