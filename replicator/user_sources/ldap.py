@@ -26,6 +26,7 @@ from pyasn1.error import PyAsn1Error
 
 from replicator.config import LdapConfig
 from replicator.runtime.environment import ThreadRunner
+from replicator.runtime.files.first_line import first_line
 from replicator.user_sources.bounded_socket import BoundedSocket
 from replicator.user_sources.certificates import TlsContext, key_of_refusal
 from replicator.user_sources.ldap_filter import filter_for
@@ -49,7 +50,6 @@ ENTRIES_MAX = 2
 GRACE_S = 1.0
 """Seconds that a thread has beyond the timeout: the event loop gives up first, and says so."""
 
-PASSWORD_FILE_MAX_BYTES = 4096
 
 LIBRARY_ERRORS = (
     LDAPException, PyAsn1Error, OSError, LookupError, TypeError, ValueError, AttributeError, struct.error,
@@ -326,8 +326,7 @@ class LdapSource:
     def _password(self, file: Path) -> bytes:
         """Return the first line of the file: it is read anew for each connection. Raises SourceError."""
         try:
-            with file.open("rb") as stream:
-                password = stream.read(PASSWORD_FILE_MAX_BYTES).split(b"\n", 1)[0].rstrip(b"\r")
+            password = first_line(file)
         except OSError as error:
             raise self._error(f"{file} cannot be read: {error}", "password_file") from error
         if not password:  # a bind without a password would succeed as nobody (RFC 4513 section 5.1.2)
