@@ -21,9 +21,9 @@
 A folder name in a path is one segment (`Archive%2F2024`); `flags` are separated by spaces, in UTF-8 and percent-encoded
 like everything else. A batch is MessagePack: an array with `[received_ms or nil, [flag, ...], body]` for each message,
 `BATCH_MAX` at most. Folders are in `mail.folder_routes`, mail to take away in `mail.mail_routes`, mail to remove in
-`mail.expunge_routes`, long-running operations in `tasks.routes`, what happened to mail in `story_routes`, traces of the
-protocol in `trace_routes`, sessions in `session_routes`, users in `users.routes`, answers for proxies in
-`proxy_routes`, the page for operators in `page`.
+`mail.expunge_routes`, changes of an import in `mail.change_routes`, long-running operations in `tasks.routes`, what
+happened to mail in `story_routes`, traces of the protocol in `trace_routes`, sessions in `session_routes`, users in
+`users.routes`, answers for proxies in `proxy_routes`, the page for operators in `page`.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from replicator.http.documents import (
     MessagesDocument,
     SavedDocument,
 )
+from replicator.http.mail.change_routes import CHANGE_ROUTES
 from replicator.http.mail.expunge_routes import EXPUNGE_ROUTES
 from replicator.http.mail.folder_routes import FOLDER_ROUTES
 from replicator.http.mail.mail_routes import MAIL_ROUTES
@@ -320,6 +321,7 @@ ROUTES: tuple[Route[HttpServices], ...] = (
     *FOLDER_ROUTES,
     *MAIL_ROUTES,
     *EXPUNGE_ROUTES,
+    *CHANGE_ROUTES,
     *STORY_ROUTES,
     *TRACE_ROUTES,
     *SESSION_ROUTES,

@@ -1,0 +1,235 @@
+"""The import of one folder: its numbers, its messages in batches, and what has changed at the source since.
+
+Where the folder is new here, it gets the source's UIDVALIDITY, a HIGHESTMODSEQ above all that clients know, the mail
+under its UIDs in their order, and at last the source's UIDNEXT; so clients go on with what they have. Mail without a
+UID at the source comes after that. A folder that has mail of its own gets the mail under new UIDs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+
+from protocol.units import MIB
+from protocol.values import UidSet
+from replicator.cli.api.client import FoundFolder, NewMail, NodeClient
+from replicator.cli.api.connection import RefusedError, UnreachableError
+from replicator.cli.importing.memory import FolderMemory
+from replicator.cli.importing.results import Failure, FolderResult, StopSign
+from replicator.cli.importing.taking_over import TakingOver
+from replicator.cli.sources import FolderReader, Listing, ReadMessage, SourceFolder, SourceMessage
+from replicator.mail.flags import SYSTEM_FLAGS, is_keyword
+
+BATCH_MESSAGES, BATCH_BYTES = 64, MIB  # of one request; the node stores them by one entry
+_SYSTEM = frozenset(flag.lower() for flag in SYSTEM_FLAGS)
+
+Advance = Callable[[int], None]
+"""Called with a number of messages that are done with."""
+
+
+class FolderImport:
+    """The import of one folder into `here`, by one thread, until the stop sign of the whole import is set.
+
+    `failures`, `notes` and `memory` grow meanwhile: they hold what has been done, whatever comes next.
+    """
+
+    def __init__(
+        self,
+        client: NodeClient,
+        user: str,
+        folder: SourceFolder,
+        *,
+        here: FoundFolder,
+        known: FolderMemory | None,
+        stop: StopSign,
+        advance: Advance,
+    ) -> None:
+        self.result = FolderResult(folder.name, left=folder.messages)
+        self.failures: list[Failure] = []
+        self.notes: list[str] = []
+        self.memory = known or FolderMemory(here.mailbox_id, folder.uidvalidity)
+        self._is_known = known is not None
+        self._stop_all, self._stop = stop, StopSign(stop)
+        self._client = client
+        self._user = user
+        self._folder = folder
+        self._here = here
+        self._advance = advance
+        self._contents: dict[str, list[int]] = {}
+        self._refused_flags = set[str]()
+
+    def run(self, reader: FolderReader) -> None:
+        """Import everything. Raises SourceError, UnreachableError, RefusedError."""
+        listing = reader.listing(self.memory.highestmodseq)
+        new = [message for message in listing.messages if message.uid is None or message.uid not in self.memory.taken]
+        self.result.present = max(0, self._folder.messages - len(new))
+        self.result.left = len(new)
+        self._advance(self.result.present)
+        if new:
+            self._contents = self._client.contents(self._user, self._folder.name)
+        keeps = self._keep_numbers()
+        self._save_all(reader, [message for message in new if message.uid is not None], keeps=keeps)
+        if keeps and self._folder.uidnext is not None and not self._stop.reason:
+            self._client.raise_numbers(self._user, self._folder.name, uidnext=self._uidnext(listing))
+        self._save_all(reader, [message for message in new if message.uid is None], keeps=False)
+        if keeps and self._is_known and listing.uids is not None and not self._stop.reason:
+            self._take_over(listing, listing.uids)
+        self._end(listing, keeps=keeps)
+
+    def _uidnext(self, listing: Listing) -> int:
+        """Return a UIDNEXT above all UIDs of the source: mail may have come since it was looked at."""
+        newest = listing.uids.ranges[-1][1] if listing.uids else 0
+        return max(self._folder.uidnext or 1, newest + 1)
+
+    def _keep_numbers(self) -> bool:
+        """Return True if mail has the UIDs of the source here; give an empty folder its numbers."""
+        wanted = self._folder.uidvalidity
+        if wanted is None:
+            return False
+        if self._here.uidvalidity != wanted:
+            if self._here.messages:
+                self.notes.append(f"{self._folder.name}: has had mail here, so what comes gets new UIDs")
+                return False
+            try:
+                self._here = self._client.keep_uidvalidity(self._user, self._folder.name, wanted)
+            except RefusedError as error:
+                if error.status != HTTPStatus.CONFLICT:
+                    raise
+                self.notes.append(f"{self._folder.name}: gets new UIDs: {error.detail}")
+                return False
+        if self._folder.highestmodseq is not None:
+            self._client.raise_numbers(self._user, self._folder.name, modseq=self._folder.highestmodseq)
+        return True
+
+    def _save_all(self, reader: FolderReader, messages: Sequence[SourceMessage], *, keeps: bool) -> None:
+        """Save messages in their order, reading ahead while the node works."""
+        batches = self._batches(reader, messages)
+        with ThreadPoolExecutor(1) as ahead:
+            coming = ahead.submit(next, batches, ())
+            while batch := coming.result():
+                coming = ahead.submit(next, batches, ())
+                if new := [read for read in batch if self._is_to_save(read, keeps=keeps)]:
+                    self._save(new, keeps=keeps)
+
+    def _batches(self, reader: FolderReader, messages: Iterable[SourceMessage]) -> Iterator[Sequence[ReadMessage]]:
+        """Yield messages in batches of one request each, until the import is stopped."""
+        batch, size_bytes = list[ReadMessage](), 0
+        for read in reader.texts(messages):
+            if self._stop.reason:
+                return
+            if batch and (len(batch) == BATCH_MESSAGES or size_bytes + len(read.text) > BATCH_BYTES):
+                yield batch
+                batch, size_bytes = [], 0
+            batch.append(read)
+            size_bytes += len(read.text)
+        if batch:
+            yield batch
+
+    def _is_to_save(self, read: ReadMessage, *, keeps: bool) -> bool:
+        """Return True for a message with a text that the folder does not hold; count others."""
+        if read.error is not None:
+            self._fail([read], read.error)
+        elif not read.text:
+            self.result.empty += 1
+            self._done([read])
+        elif (uid := self._present(read)) is not None:
+            self.result.present += 1
+            self._remember(read.message, None, is_moved=not keeps or uid != read.message.uid)
+            self._done([read])
+        else:
+            return True
+        return False
+
+    def _present(self, read: ReadMessage) -> int | None:
+        """Return the UID of a copy of this content in the folder that no other message of the source is."""
+        for text in (read.text, read.former):
+            uids = self._contents.get(hashlib.sha256(text).hexdigest()) if text is not None and self._contents else None
+            if uids:
+                return uids.pop(uids.index(read.message.uid) if read.message.uid in uids else 0)
+        return None
+
+    def _save(self, batch: Sequence[ReadMessage], *, keeps: bool) -> None:
+        """Save the messages by one request or, if the node refuses that, one by one: one of them may be the cause.
+
+        After an error of the node they are not tried again: they may be there. Where UIDs are kept, those after them
+        wait for another import, too: UIDs can only rise.
+        """
+        if self._stop.reason:
+            return
+        new = [self._new_mail(read, keeps=keeps) for read in batch]
+        try:
+            uids = self._client.save_all(self._user, self._folder.name, new)
+        except RefusedError as error:
+            is_full = error.status == HTTPStatus.INSUFFICIENT_STORAGE
+            if len(batch) > 1 and (is_full or error.status < HTTPStatus.INTERNAL_SERVER_ERROR):
+                for one in batch:
+                    self._save([one], keeps=keeps)
+                return
+            self._fail(batch, error.message)
+            if is_full:
+                self._stop_all.set(error.message)
+            elif keeps and error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                self._stop.set(error.message)
+        except UnreachableError as error:
+            self._fail(batch, error.message)
+            self._stop_all.set(error.message)
+        else:
+            self.result.imported += len(batch)
+            for mail, read, uid in zip(new, batch, uids, strict=True):
+                self._remember(read.message, mail.flags, is_moved=not keeps or uid != read.message.uid)
+            self._done(batch)
+
+    def _new_mail(self, read: ReadMessage, *, keeps: bool) -> NewMail:
+        message = read.message
+        return NewMail(read.text, self._settable(message.flags), message.received_ms, message.uid if keeps else None)
+
+    def _settable(self, flags: frozenset[str]) -> frozenset[str]:
+        """Return the flags without those that no client could set here; say so once for each."""
+        refused = {flag for flag in flags if flag.lower() not in _SYSTEM and not is_keyword(flag)}
+        for flag in sorted(refused - self._refused_flags):
+            self.failures.append(Failure(self._folder.name, f"the flag {flag!r} is left out: no flag of IMAP"))
+        self._refused_flags |= refused
+        return flags - refused
+
+    def _take_over(self, listing: Listing, uids: UidSet) -> None:
+        """Make flags and expunges of the source since the last import here, where nobody has changed the mail."""
+        flags = {one.uid: self._settable(one.flags) for one in listing.messages if one.uid is not None}
+        taking = TakingOver(self._client, self._user, self._here, self.memory)
+        if not uids and self.memory.flags:
+            self.notes.append(f"{self._folder.name}: is empty at the source now; what was imported before stays here")
+            return
+        taking.run(flags, uids)
+        self.result.reflagged, self.result.expunged, self.result.stayed = (
+            taking.reflagged,
+            taking.expunged,
+            taking.stayed,
+        )
+
+    def _remember(self, message: SourceMessage, flags: frozenset[str] | None, *, is_moved: bool) -> None:
+        if message.uid is None:
+            self.memory.moved += self._folder.uidvalidity is not None
+            return
+        self.memory.taken.add(message.uid)
+        if is_moved:
+            self.memory.moved += 1
+        elif flags is not None:
+            self.memory.flags[message.uid] = flags
+
+    def _end(self, listing: Listing, *, keeps: bool) -> None:
+        """Remember what another import may leave out, unless this one has left something out."""
+        is_whole = not (self.failures or self.result.left)
+        self.memory.version = self._folder.version if is_whole else None
+        self.memory.highestmodseq = self._folder.highestmodseq if is_whole and listing.uids is not None else None
+        if self._folder.uidvalidity is not None:
+            self.result.uids_kept = keeps and not self.memory.moved
+
+    def _fail(self, batch: Sequence[ReadMessage], reason: str) -> None:
+        self.failures += [Failure(one.message.name, reason) for one in batch]
+        self.result.failed += len(batch)
+        self._done(batch)
+
+    def _done(self, batch: Sequence[ReadMessage]) -> None:
+        self.result.left -= len(batch)
+        self._advance(len(batch))
