@@ -272,6 +272,11 @@ class _Meaning(Transformer[Token, object]):
     ) -> c.Save:
         return c.Save(mailboxes, received_ms, guid, flags, message, uid, entry)
 
+    def new_message(
+        self, received_ms: int, guid: bytes, flags: tuple[str, ...], uid: int | None, message: c.Text
+    ) -> c.NewMessage:
+        return c.NewMessage(received_ms, guid, flags, message, uid)
+
     def save_all(self, mailbox: int, *messages: c.NewMessage) -> c.SaveAll:
         return c.SaveAll(mailbox, messages)
 
@@ -322,10 +327,10 @@ class _Meaning(Transformer[Token, object]):
     hello, ping, links, advert = c.Hello, c.Ping, c.Links, c.LinkAdvert
     root, dropped, who = c.Root, c.Dropped, c.Who
     offer, expunge, store, merge, remote = c.Offer, c.Expunge, c.Store, c.Merge, c.Remote
-    create, rename, delete = c.Create, c.Rename, c.Delete
+    raised, create, rename, delete = c.Raise, c.Create, c.Rename, c.Delete
     sync_node, sync_end, ranges = c.SyncNode, c.SyncEnd, c.Ranges
     fetch_uid, fetch_guid, fetch_hash = c.FetchUid, c.FetchGuid, c.FetchHash
     fetch_bodies, fetch_checkpoints, fetch_part = c.FetchBodies, c.FetchCheckpoints, c.FetchPart
-    entries, settled, text, parts, new_message = c.Entries, c.Settled, c.Text, c.Parts, c.NewMessage
+    entries, settled, text, parts = c.Entries, c.Settled, c.Text, c.Parts
     done, master, moved, saved, stored = c.Done, c.Master, c.Moved, c.Saved, c.Stored
     mismatch, snapshot, content, refused = c.Mismatch, c.Snapshot, c.Content, c.Refused

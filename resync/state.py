@@ -12,10 +12,10 @@ from typing import Protocol
 
 from protocol.values import UID_MAX, Dot, UidSet, context_of
 from resync import row as rows
-from resync.entry import Entry, FlagAdd, FlagDel, MailAdd, MailDel, Merge
+from resync.entry import Entry, FlagAdd, FlagDel, MailAdd, MailDel, Merge, Raise
 from resync.row import Row
 
-MERGE_HEADROOM = 1 << 20  # UIDs that a merge must leave free, if they are not used up already
+MERGE_HEADROOM = 1 << 20  # UIDs that a merge, or a raise, must leave free, if they are not used up already
 RISEN_MAX = (1 << 10) - 1  # merges raise a UIDVALIDITY no further: those of a user's folders are farther apart
 
 
@@ -84,6 +84,10 @@ class MailboxState:
                         self.rows[uid] = before._replace(flags=states, modseq=entry.modseq)
                 case Merge():
                     self._merge(change)
+                case Raise(uidnext):
+                    if wrong := why_not_raise(uidnext, self.uidnext):
+                        raise ContradictionError(f"{entry.dot} has {wrong}")
+                    self.uidnext = uidnext
                 case _:
                     raise AssertionError(f"{type(change).__name__} does not change a mailbox")
         self.modseq = entry.modseq
@@ -92,7 +96,7 @@ class MailboxState:
     def _check(self, entry: Entry) -> None:
         if self.has_seen(entry.dot):
             raise ContradictionError(f"{entry.dot} builds on a state that has already seen it")
-        if not entry.is_merge and entry.modseq != self.modseq + 1:
+        if entry.modseq <= self.modseq or (entry.modseq > self.modseq + 1 and not entry.skips_modseqs):
             raise ContradictionError(f"{entry.dot} has MODSEQ {entry.modseq}, but the mailbox is at {self.modseq}")
         for change in entry.changes:
             if isinstance(change, Merge):
@@ -129,6 +133,15 @@ class MailboxState:
             self.put(row)
         self.uidnext, self.risen = merge.uidnext, merge.risen
         self.context = context_of(merge.context)
+
+
+def why_not_raise(uidnext: int, shown: int) -> str | None:
+    """Return the reason why UIDNEXT cannot be raised to this where `shown` is the present one, or None if it can."""
+    if uidnext < shown:
+        return "a UIDNEXT below one that was already shown"
+    if uidnext > UID_MAX - MERGE_HEADROOM and uidnext > shown:
+        return "a UIDNEXT that leaves no UIDs"
+    return None
 
 
 class Head(Protocol):

@@ -40,6 +40,7 @@ from protocol.commands.mailboxes import (
     NewMessage,
     Offer,
     Parts,
+    Raise,
     Remote,
     Rename,
     Save,
@@ -97,6 +98,7 @@ __all__ = [
     "Offer",
     "Parts",
     "Ping",
+    "Raise",
     "Ranges",
     "RefusalCode",
     "Refused",
@@ -122,7 +124,7 @@ __all__ = [
 
 PROTOCOL_VERSION = 7
 
-EntryCommand = Save | Copy | Expunge | Store | Create | Rename | Delete | Subscribe | Annotate | Merge
+EntryCommand = Save | Copy | Expunge | Store | Raise | Create | Rename | Delete | Subscribe | Annotate | Merge
 """Commands that may carry an entry header."""
 
 Command = (

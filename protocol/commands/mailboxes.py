@@ -95,7 +95,8 @@ class Offer:
 class Save:
     """Add a message to one or more mailboxes. From a master, `uid` and `entry` are given and there is one mailbox.
 
-    Answered by `Saved`. A retry with the same GUID gets the UID that the message already has.
+    Answered by `Saved`. A retry with the same GUID gets the UID that the message already has. In a request, `uid` is
+    the UID that the message has at another server: it gets this one, unless UIDNEXT is above it.
     """
 
     mailboxes: tuple[int, ...]
@@ -109,12 +110,13 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """One of the messages of a `SaveAll`."""
+    """One of the messages of a `SaveAll`. `uid` as in a `Save` without an entry."""
 
     received_ms: int
     guid: bytes
     flags: tuple[str, ...]
     message: Text = field(repr=False)
+    uid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,19 @@ class Store:
     removed: tuple[str, ...]
     unchanged_since: int | None = None
     head: Dot | None = None
+    entry: EntryHeader | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Raise:
+    """Raise UIDNEXT and HIGHESTMODSEQ to at least these numbers. Answered by `Done`.
+
+    `modseq` is given in a request alone: an entry has its MODSEQ in its header.
+    """
+
+    mailbox: int
+    uidnext: int
+    modseq: int | None = None
     entry: EntryHeader | None = None
 
 

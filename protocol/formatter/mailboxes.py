@@ -76,6 +76,7 @@ def _(message: c.NewMessage) -> list[v.Field]:
         v.date_ms(message.received_ms),
         v.hex_id(message.guid),
         v.list_of(v.flag, message.flags),
+        *v.option("UID", v.uid, message.uid),
         *v.form(message.message),
     ]
 
@@ -127,6 +128,17 @@ def _(store: c.Store) -> list[v.Field]:
         *v.option("UNCHANGEDSINCE", v.number, store.unchanged_since),
         *v.option("HEAD", v.dot, store.head),
         *_entry(store.entry),
+    ]
+
+
+@v.form.register
+def _(raised: c.Raise) -> list[v.Field]:
+    return [
+        "RAISE",
+        v.number_32(raised.mailbox),
+        v.uid(raised.uidnext),
+        *v.option("MODSEQ", v.number, raised.modseq),
+        *_entry(raised.entry),
     ]
 
 

@@ -14,16 +14,18 @@
 | `POST /api/v1/reload` | `CertificateStatus` of each certificate, read again; 409 if one cannot be used |
 | `POST /api/v1/search/rebuild` | 202 and `SearchTextStatus` of what is deleted; 409 if the node is to keep none |
 | `GET /api/v1/users/USER/messages?mailbox=&after=` | UID and SHA-256 of messages above a UID, one page |
-| `POST /api/v1/users/USER/messages?mailbox=&flags=&received_ms=` | 201 and the UID of the message in the body |
+| `POST /api/v1/users/USER/messages?mailbox=&flags=&received_ms=&uid=` | 201 and the UID of the message in the body |
 | `POST /api/v1/users/USER/messages/batch?mailbox=` | 201 and the UIDs of the messages in the body; all or none |
 | `GET /api/v1/openapi.json` | all routes, as an OpenAPI document |
 
 A folder name in a path is one segment (`Archive%2F2024`); `flags` are separated by spaces, in UTF-8 and percent-encoded
-like everything else. A batch is MessagePack: an array with `[received_ms or nil, [flag, ...], body]` for each message,
-`BATCH_MAX` at most. Folders are in `mail.folder_routes`, mail to take away in `mail.mail_routes`, mail to remove in
-`mail.expunge_routes`, changes of an import in `mail.change_routes`, long-running operations in `tasks.routes`, what
-happened to mail in `story_routes`, traces of the protocol in `trace_routes`, sessions in `session_routes`, users in
-`users.routes`, answers for proxies in `proxy_routes`, the page for operators in `page`.
+like everything else. A batch is MessagePack: an array with `[received_ms or nil, [flag, ...], body, uid or nil]` for
+each message, `BATCH_MAX` at most; the last value may be left out. `uid` is the UID at another server: the message gets
+it unless the folder's UIDNEXT is above it. Folders are in `mail.folder_routes`, mail to take away in
+`mail.mail_routes`, mail to remove in `mail.expunge_routes`, numbers of mailboxes in `mail.number_routes`, changes of an
+import in `mail.change_routes`, long-running operations in `tasks.routes`, what happened to mail in `story_routes`,
+traces of the protocol in `trace_routes`, sessions in `session_routes`, users in `users.routes`, answers for proxies in
+`proxy_routes`, the page for operators in `page`.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ from replicator.http.mail.change_routes import CHANGE_ROUTES
 from replicator.http.mail.expunge_routes import EXPUNGE_ROUTES
 from replicator.http.mail.folder_routes import FOLDER_ROUTES
 from replicator.http.mail.mail_routes import MAIL_ROUTES
+from replicator.http.mail.number_routes import NUMBER_ROUTES
 from replicator.http.message import (
     MSGPACK_TYPE,
     Caller,
@@ -90,6 +93,7 @@ from replicator.status import (
 
 MESSAGE_TYPE = "message/rfc822"
 BATCH_MAX = 1000
+WITHOUT_UID = 3  # values of a message in a batch
 MESSAGES_PAGE = 5000  # some 500 KiB of JSON: a few milliseconds of the event loop
 CHECKPOINT_WAIT_S = 30.0  # less than the time limit of a request, and than callers wait for an answer
 
@@ -205,7 +209,10 @@ async def list_messages(services: HttpServices, request: Request) -> Response:
 
 
 async def post_message(services: HttpServices, request: Request) -> Response:
-    """Store the message in the request's body. UID null: this node does not show it yet."""
+    """Store the message in the request's body. UID null: this node does not show it yet.
+
+    In the query, `uid` is the UID that the message has at another server: it gets this one unless UIDNEXT is above it.
+    """
     user = await known_user(services, request)
     if not request.body:
         raise ProblemError(HTTPStatus.BAD_REQUEST, "the message is empty")
@@ -214,6 +221,7 @@ async def post_message(services: HttpServices, request: Request) -> Response:
         body=request.body,
         flags=await settable_in(services.mail, folder, request.query.get("flags", "").split()),
         received_ms=number(request, "received_ms", TIME_MAX_MS),
+        uid=number(request, "uid", UID_MAX, minimum=1),
     )
     saved = await services.mail.save(folder, message)
     return json_response({"uidvalidity": saved.uidvalidity, "uid": _shown_uid(saved)}, HTTPStatus.CREATED)
@@ -224,8 +232,8 @@ async def post_batch(services: HttpServices, request: Request) -> Response:
     user = await known_user(services, request)
     folder = await services.mail.folder(user, canonical_name(request.query.get("mailbox", INBOX)))
     batch = await services.run_in_thread(partial(_batch, request.body))
-    settable = {flags: await settable_in(services.mail, folder, flags) for flags in {flags for _, flags, _ in batch}}
-    messages = [NewMessage(body, settable[flags], received_ms) for received_ms, flags, body in batch]
+    settable = {flags: await settable_in(services.mail, folder, flags) for flags in {flags for _, flags, _, _ in batch}}
+    messages = [NewMessage(body, settable[flags], received_ms, uid) for received_ms, flags, body, uid in batch]
     saved = await services.mail.save_all(folder, messages)
     return json_response(
         {"uidvalidity": saved[-1].uidvalidity, "uids": [_shown_uid(one) for one in saved]}, HTTPStatus.CREATED
@@ -241,8 +249,8 @@ def _shown_uid(saved: SavedMessage) -> int | None:
     return saved.uid if saved.shown else None
 
 
-_Batched: TypeAlias = tuple[int | None, tuple[str, ...], bytes]
-"""A message of a batch: the time of its receipt, its flags, its body."""
+_Batched: TypeAlias = tuple[int | None, tuple[str, ...], bytes, int | None]
+"""A message of a batch: the time of its receipt, its flags, its body, its UID at another server."""
 
 
 def _batch(packed: bytes) -> list[_Batched]:
@@ -257,17 +265,18 @@ def _batch(packed: bytes) -> list[_Batched]:
 
 
 def _batched(number: int, one: object) -> _Batched:
-    match one:
-        case (None | int() as received_ms, tuple() as flags, bytes() as body) if (
-            not isinstance(received_ms, bool)
+    match (*one, None) if isinstance(one, tuple) and len(one) == WITHOUT_UID else one:
+        case (None | int() as received_ms, tuple() as flags, bytes() as body, None | int() as uid) if (
+            not {bool} & {type(received_ms), type(uid)}
             and 0 <= (received_ms or 0) <= TIME_MAX_MS
+            and 1 <= (uid or 1) <= UID_MAX
+            and uid != 0
             and all(isinstance(flag, str) for flag in flags)
             and body
         ):
-            return received_ms, flags, body
-    raise ProblemError(
-        HTTPStatus.BAD_REQUEST, f"message {number} of the batch is not [received_ms or nil, [flag, ...], body]"
-    )
+            return received_ms, flags, body, uid
+    expected = "[received_ms or nil, [flag, ...], body, uid or nil]"
+    raise ProblemError(HTTPStatus.BAD_REQUEST, f"message {number} of the batch is not {expected}")
 
 
 def _checkpoint_response(
@@ -305,7 +314,7 @@ ROUTES: tuple[Route[HttpServices], ...] = (
         "POST",
         "/api/v1/users/{user}/messages",
         post_message,
-        query=frozenset({"mailbox", "flags", "received_ms"}),
+        query=frozenset({"mailbox", "flags", "received_ms", "uid"}),
         body_type=MESSAGE_TYPE,
         answer=SavedDocument,
     ),
@@ -321,6 +330,7 @@ ROUTES: tuple[Route[HttpServices], ...] = (
     *FOLDER_ROUTES,
     *MAIL_ROUTES,
     *EXPUNGE_ROUTES,
+    *NUMBER_ROUTES,
     *CHANGE_ROUTES,
     *STORY_ROUTES,
     *TRACE_ROUTES,

@@ -8,6 +8,7 @@ from replicator.http.message import ProblemError, Request
 
 TIME_MAX_MS = 2**48 - 1  # as many bits as a stamp has (design section 2)
 MESSAGE_ID_CHARS_MAX = 1000
+MODSEQ_MAX = 2**62 - 1  # as IMAP has them, less a bit (design section 5)
 
 PARAMETERS = {
     "address": "an IP address, or a network such as 10.1.0.0/16 (all)",
@@ -20,6 +21,7 @@ PARAMETERS = {
     "last": "so many entries at most, up to 10,000 (50)",
     "mailbox": "the folder (INBOX; for a trace all)",
     "message_id": "mails with this Message-ID, without its angle brackets",
+    "modseq": "the HIGHESTMODSEQ that it has elsewhere (0)",
     "name": "the folder, or of the page the file",
     "new": "`true`: the folder must not exist (false)",
     "node": "the new master (the node itself)",
@@ -28,14 +30,18 @@ PARAMETERS = {
     "received_ms": "the date of its receipt (now)",
     "since_ms": "only entries since then (all)",
     "to": "the new name",
-    "uid": "the mail that has, or had, this UID",
+    "uid": "the mail that has, or had, this UID; of new mail, the UID that it has elsewhere",
+    "uidnext": "the UIDNEXT that it has elsewhere",
     "uids": "only mail with these UIDs: `7,30:39,100:*` (all)",
+    "uidvalidity": "the UIDVALIDITY that it has elsewhere (its own)",
     "user": "the user's name",
     "wait": "`true`: answer when the task has ended, or after a second",
 }
 """Parameters of path and query: the meaning and, in brackets, the default."""
 
-NUMBERS = frozenset({"after", "before_ms", "last", "received_ms", "since_ms", "uid"})
+NUMBERS = frozenset(
+    {"after", "before_ms", "last", "modseq", "received_ms", "since_ms", "uid", "uidnext", "uidvalidity"}
+)
 """Parameters that are whole numbers."""
 
 FLAGS = frozenset({"new", "wait"})

@@ -16,7 +16,7 @@ from replicator.errors import OtherClusterError, UsersUnavailableError
 from replicator.http.message import Request
 from replicator.http.parameters import no_such_user
 from replicator.http.tasks.destinations import Destinations
-from replicator.mail.mailstore import Folder, MailStore, MessageIdReader
+from replicator.mail.mailstore import CoreMailStore, Folder, MessageIdReader
 from replicator.runtime.drain import Drain
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.runtime.metrics import HttpMetrics, RefusalMetrics
@@ -265,7 +265,7 @@ class HttpServices:
     """
 
     sid: str
-    mail: MailStore
+    mail: CoreMailStore
     status: NodeReport
     users: UserNames
     registry: CollectorRegistry

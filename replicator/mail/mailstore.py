@@ -161,11 +161,17 @@ class SearchTextSlice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """A message to be stored. If `received_ms` is None, it is received now."""
+    """A message to be stored. If `received_ms` is None, it is received now.
+
+    `uid` and `guid` are those that it has at another server (RFC 8474 EMAILID), if it comes from one: it gets this UID,
+    unless UIDNEXT is above it. A message whose GUID the folder holds is not stored again.
+    """
 
     body: bytes | ReceivedBody = field(repr=False)
     flags: frozenset[str] = frozenset()
     received_ms: int | None = None
+    uid: int | None = None
+    guid: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,6 +375,29 @@ class MailStore(Protocol):
 
     async def search_texts(self, messages: Sequence[Message]) -> SearchTextSlice:
         """Return the search texts that this node has for the first of these messages: for as many as fit in memory."""
+        ...
+
+
+class CoreMailStore(MailStore, Protocol):
+    """The node's mail as doors in the core see it: also what imports need, to keep what clients know of mailboxes.
+
+    Numbers of another server are kept by the rules of design section 3.
+    """
+
+    async def raise_numbers(self, folder: Folder, uidnext: int, modseq: int) -> None:
+        """Raise a folder's UIDNEXT and HIGHESTMODSEQ to at least these. UIDs that are left out are never used.
+
+        Raises FolderNotFoundError, MailboxFullError; UnavailableError also while a neighbour runs a version that does
+        not know raised numbers.
+        """
+        ...
+
+    async def keep_uidvalidity(self, folder: Folder, uidvalidity: int | None) -> Folder:
+        """Give a folder that never had mail the UIDVALIDITY of another server; with None, its own again. Return it.
+
+        Raises FolderNotFoundError, InvalidNameError; FolderExistsError if the folder has had mail, or another folder of
+        the user has had the UIDVALIDITY. Raises UnavailableError as `raise_numbers` does.
+        """
         ...
 
 

@@ -22,7 +22,7 @@ from replicator.errors import (
     MailError,
     UnavailableError,
 )
-from replicator.mail.annotations import check_annotation_name
+from replicator.mail.annotations import KEPT_UIDVALIDITY, OWN, check_annotation_name
 from replicator.mail.folder_watch import FolderSubscription
 from replicator.mail.lookup import SeenMessages, seen
 from replicator.mail.mailstore import (
@@ -50,8 +50,10 @@ from replicator.replication.writes.requests import (
     AnnotateRequest,
     CreateRequest,
     DeleteRequest,
+    RaiseRequest,
     RenameRequest,
     SubscribeRequest,
+    check_raises,
     save_request,
 )
 from replicator.replication.writes.seen_changes import SeenChanges
@@ -147,6 +149,8 @@ class ClusterMailStore:
         """See `MailStore`."""
         for name in values:
             check_annotation_name(name)
+            if name.startswith(OWN):
+                raise InvalidNameError(f"annotations below {OWN} belong to the nodes; use another name")
         await self._coordinator.readiness.wait(_tree(user))
         home = NOWHERE if folder is None else folder.mailbox_id
         await self._coordinator.submit(AnnotateRequest(user, home, tuple(values.items())))
@@ -306,8 +310,13 @@ class ClusterMailStore:
         self._refused.add(user)
 
     async def save_all(self, folder: Folder, messages: Sequence[NewMessage]) -> Sequence[SavedMessage]:
-        """See `MailStore`. After an error, the messages that are there already are removed."""
+        """See `MailStore`. After an error, the messages that are there already are removed.
+
+        Those that bring a GUID stay: they may have been there before, and can be saved again.
+        """
         saved: list[tuple[Folder, Added]] = []
+        if any(message.uid is not None for message in messages):
+            self._check_neighbours()
         async with self._quotas.room(folder.user, _room_of(messages)):
             try:
                 for some in _parts(messages):
@@ -317,7 +326,7 @@ class ClusterMailStore:
                             folder = saved[-1][0]
             except MailError:
                 # RFC 3502 section 6.3.11: no partial appending.
-                for to, added in saved:
+                for to, added in saved if all(message.guid is None for message in messages) else ():
                     await self._uid_retry.take_back(MailboxKey.of(to), added)
                 raise
         return [
@@ -345,7 +354,8 @@ class ClusterMailStore:
 
     def _new_mail(self, message: NewMessage, stored: StoredBody) -> NewMail:
         received_ms = self._environment.clock_ms() if message.received_ms is None else message.received_ms
-        return NewMail(self._environment.new_guid(), received_ms, tuple(sorted(message.flags)), stored)
+        guid = message.guid or self._environment.new_guid()
+        return NewMail(guid, received_ms, tuple(sorted(message.flags)), stored, message.uid)
 
     async def _become(self, folder: Folder) -> Folder:
         """Return the folder that now has this name, once this node knows of it; the master does already.
@@ -362,6 +372,25 @@ class ClusterMailStore:
                 if before == self._folders.changes:
                     await self._store.tail.grown()
         raise UnavailableError("the folder has been replaced, and this node does not have the new one yet; try again")
+
+    async def raise_numbers(self, folder: Folder, uidnext: int, modseq: int) -> None:
+        """See `CoreMailStore`."""
+        self._check_neighbours()
+        await self._coordinator.readiness.wait(MailboxKey.of(folder))
+        await self._coordinator.submit(RaiseRequest(MailboxKey.of(folder), uidnext, modseq))
+
+    async def keep_uidvalidity(self, folder: Folder, uidvalidity: int | None) -> Folder:
+        """See `CoreMailStore`."""
+        self._check_neighbours()
+        await self._coordinator.readiness.wait(_tree(folder.user))
+        value = None if uidvalidity is None else b"%d" % uidvalidity
+        await self._coordinator.submit(AnnotateRequest(folder.user, folder.mailbox_id, ((KEPT_UIDVALIDITY, value),)))
+        return await self.folder(folder.user, folder.name)
+
+    def _check_neighbours(self) -> None:
+        """Raise UnavailableError if a neighbour does not know entries that raise numbers."""
+        for link in self._coordinator.connections.links:
+            check_raises(link)
 
     async def copy(self, source: MailboxView, uids: UidSet, destination: Folder) -> CopiedMessages:
         """See `MailStore`."""

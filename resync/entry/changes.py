@@ -57,6 +57,15 @@ class Merge(NamedTuple):
     removed: tuple[bytes, ...]  # GUIDs that one of the heads shows and the merge does not
 
 
+class Raise(NamedTuple):
+    """The mailbox promises UIDs from this one on: those below it that no message has are never used.
+
+    So mail from another server keeps its UIDs (design section 3). The entry may give any MODSEQ above the last one.
+    """
+
+    uidnext: int
+
+
 class FolderCreate(NamedTuple):
     """A folder appears in the tree."""
 
@@ -156,6 +165,6 @@ class TreeMerge(NamedTuple):
 
 
 Change: TypeAlias = (
-    MailAdd | MailDel | FlagAdd | FlagDel | Merge
+    MailAdd | MailDel | FlagAdd | FlagDel | Merge | Raise
     | FolderCreate | FolderRename | FolderDelete | FolderSubscribe | FolderAnnotate | TreeMerge
 )  # fmt: skip

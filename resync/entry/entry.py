@@ -9,7 +9,7 @@ from typing import cast
 import msgpack
 
 from protocol.values import Dot, Stamp, context_of
-from resync.entry.changes import Change, MailAdd, Merge, TreeMerge
+from resync.entry.changes import Change, MailAdd, Merge, Raise, TreeMerge
 from resync.entry.packing import change_from, change_values
 
 ID_BYTES = 16
@@ -65,6 +65,11 @@ class Entry:
     def is_merge(self) -> bool:
         """True if the entry holds absolute rows: it is a merge, or an adoption, which is in no log."""
         return isinstance(self.changes[0], Merge | TreeMerge)
+
+    @property
+    def skips_modseqs(self) -> bool:
+        """True if the entry may give a MODSEQ farther than one above its predecessor's."""
+        return self.is_merge or any(isinstance(change, Raise) for change in self.changes)
 
     @property
     def joined_context(self) -> dict[str, int]:

@@ -22,6 +22,7 @@ from resync.entry.changes import (
     MailAdd,
     MailDel,
     Merge,
+    Raise,
     SubscriptionState,
     TreeMerge,
 )
@@ -35,6 +36,7 @@ _CLASSES: dict[str, type[Change]] = {
     "FLAG_ADD": FlagAdd,
     "FLAG_DEL": FlagDel,
     "MERGE": Merge,
+    "RAISE": Raise,
     "FOLDER_CREATE": FolderCreate,
     "FOLDER_RENAME": FolderRename,
     "FOLDER_DELETE": FolderDelete,

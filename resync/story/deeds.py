@@ -24,6 +24,7 @@ from resync.entry import (
     MailAdd,
     MailDel,
     Merge,
+    Raise,
     TreeMerge,
 )
 from resync.folder_tree import GIVEN_UP
@@ -34,10 +35,13 @@ RANGES_MAX = 100
 LISTED_MAX = 20  # messages of a merge that are listed with their UIDs before and after it, and names of a deed
 FOLLOWED_MAX = 200  # messages that are followed through the entries to tell which UIDs merges have replaced
 
-Kind: TypeAlias = Literal[
-    "arrived", "copied", "expunged", "flags_set", "flags_cleared", "merged",
+MailKind: TypeAlias = Literal[
+    "arrived", "copied", "expunged", "flags_set", "flags_cleared", "merged", "raised",
+]  # fmt: skip
+TreeKind: TypeAlias = Literal[
     "folder_created", "folder_renamed", "folder_deleted", "subscribed", "unsubscribed", "annotated", "trees_merged",
 ]  # fmt: skip
+Kind: TypeAlias = MailKind | TreeKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class Deed:
       theirs; `changed` messages of both branches differed in flags or placements; of `differing` ones the given entries
       do not tell which of these they are; `removed` were expunged on a branch;
       `risen`, if this one has raised the UIDVALIDITY, is by how much merges have raised it in all.
+    - `raised`: UIDNEXT became `uidnext`, and the UIDs below it that no message has are never used.
     - `folder_created`, `folder_renamed`, `folder_deleted`: `folder`, and `was`, its name before; None: not known.
     - `subscribed`, `unsubscribed`: `folder`.
     - `annotated`: `folder`, or None for the account; `names` are those of the annotations.
@@ -74,6 +79,7 @@ class Deed:
     differing: int = 0
     removed: int = 0
     risen: int = 0
+    uidnext: int = 0
     folder: str | None = None
     was: str | None = None
 
@@ -163,6 +169,8 @@ def _deeds(step: Step, given: Collection[Dot], risen: int) -> Iterable[Deed]:
                 yield _on("flags_cleared", uids, flags)
             case Merge():
                 merges.append(change)
+    if raised := [change.uidnext for change in entry.changes if isinstance(change, Raise)]:
+        yield Deed("raised", uidnext=raised[-1])
     if merges:
         yield _merged(step, merges, given, risen)
 

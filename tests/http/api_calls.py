@@ -14,7 +14,7 @@ MESSAGE = (
     b"From: bob@example.org\r\nTo: alice@example.org\r\nMessage-ID: <1@example.org>\r\nSubject: Hello\r\n\r\nHello!\r\n"
 )
 BATCH = msgpack.packb(
-    [(1_795_132_800_000, ["\\Seen"], MESSAGE.replace(b"<1@", b"<2@")), (None, [], MESSAGE + b"Again\r\n")]
+    [(1_795_132_800_000, ["\\Seen"], MESSAGE.replace(b"<1@", b"<2@"), 40), (None, [], MESSAGE + b"Again\r\n")]
 )
 HASH = (
     "{SHA512-CRYPT}$6$abcdefgh$yVfUwsw5T.JApa8POvClA1pQ5peiq97DUNyXCZN5IrF.BMSkiaLQ5kvpuEm/VQ1Tvh/KV2TcaWh8qinoW5dhA1"
@@ -195,6 +195,17 @@ GROUPS = (
             Call(f"{_USER}/folders/Old/name?to=New", 404, "there is no such folder"),
             Call(f"{_USER}/folders/New/name?to=INBOX", 409, "there is a folder of the new name"),
         )),
+        Shown("PUT", "/api/v1/users/{user}/folders/{name}/uidvalidity", (
+            Call(f"{_USER}/folders/New/uidvalidity?uidvalidity=1700000000", 200, "the folder has it"),
+            Call(f"{_USER}/folders/Archive/uidvalidity?uidvalidity=1700000000", 409,
+                 "another folder has, or has had, it, or the folder has had mail"),
+            Call(f"{_USER}/folders/None/uidvalidity?uidvalidity=1", 404, "there is no such folder"),
+        ), told="For a folder whose mail comes from another server, so that clients keep their caches."),
+        Shown("PUT", "/api/v1/users/{user}/folders/{name}/numbers", (
+            Call(f"{_USER}/folders/New/numbers?uidnext=40&modseq=900", 200, "it has at least these numbers"),
+            Call(f"{_USER}/folders/New/numbers?uidnext=0", 400, "a number makes no sense"),
+            Call(f"{_USER}/folders/None/numbers?uidnext=40", 404, "there is no such folder"),
+        ), told="The same. UIDs below UIDNEXT that no mail has are never used."),
         Shown("DELETE", "/api/v1/users/{user}/folders/{name}", (
             Call(f"{_USER}/folders/New", 200, "it is deleted with its mail; those below it stay"),
             Call(f"{_USER}/folders/New", 404, "there is no such folder"),
@@ -235,8 +246,8 @@ GROUPS = (
         Shown("POST", "/api/v1/users/{user}/messages/batch", (
             Call(f"{_USER}/messages/batch", 201, "all are stored, in this order", BATCH),
             Call(f"{_USER}/messages/batch", 400, "this is no batch; nothing is stored", b"\xc1"),
-        ), "MessagePack: an array of 1 to 1000 messages, each `[received_ms or nil, [flag, ...], body]`,"
-           " 64 MiB in all"),
+        ), "MessagePack: an array of 1 to 1000 messages, each `[received_ms or nil, [flag, ...], body, uid or nil]`"
+           " (the last value may be left out), 64 MiB in all"),
         Shown("GET", "/api/v1/users/{user}/messages", (
             Call(f"{_USER}/messages?after=1", 200, "5000 messages at most; if `more` is true, ask after the last UID"),
             Call(f"{_USER}/messages?mailbox=None", 404, "there is no such folder"),

@@ -38,6 +38,14 @@ class Conversation:
         await self.stream.send_all(request)
         return await self.answer(method)
 
+    async def send(self, method: str, target: str, body: bytes = b"", content_type: str = "message/rfc822") -> Answer:
+        """Send a request with a body and read the answer."""
+        head = (
+            f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {content_type}\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        return await self.ask(head.encode() + body, method.encode())
+
     async def answer(self, method: bytes = b"GET") -> Answer:
         """Read one answer."""
         http = h11.Connection(h11.CLIENT)

@@ -41,11 +41,7 @@ async def get(client: Conversation, target: str, *, method: str = "GET", host: s
 
 
 async def post(client: Conversation, target: str, body: bytes, content_type: str = "message/rfc822") -> Answer:
-    head = (
-        f"POST {target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {content_type}\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    )
-    return await client.ask(head.encode() + body, b"POST")
+    return await client.send("POST", target, body, content_type)
 
 
 async def test_health_names_the_node_and_the_reasons_for_not_serving(client: Conversation, report: FixedReport) -> None:
@@ -132,7 +128,10 @@ NO_MESSAGES: tuple[object, ...] = (
     (-1, [], b"x"),
     (2**48, [], b"x"),
     (True, [], b"x"),
-    (0, [], b"x", 1),
+    (0, [], b"x", 0),
+    (0, [], b"x", True),
+    (0, [], b"x", 2**32),
+    (0, [], b"x", 1, 1),
 )
 
 
@@ -159,7 +158,7 @@ async def test_batch_is_stored_in_its_order_with_flags_and_dates(client: Convers
         *(
             (
                 msgpack.packb([(0, [], b"x"), wrong]),
-                "message 2 of the batch is not [received_ms or nil, [flag, ...], body]",
+                "message 2 of the batch is not [received_ms or nil, [flag, ...], body, uid or nil]",
             )
             for wrong in NO_MESSAGES
         ),

@@ -136,11 +136,12 @@ FIELDS: dict[str, SearchStrategy[object]] = {
 EXCEPTIONS: dict[tuple[type, str], SearchStrategy[object]] = {
     (c.Copy, "destination"): numbers_32,
     (c.Annotate, "mailbox_id"): st.just(b"") | ids,
+    (c.Raise, "uidnext"): uids,
     (c.Saved, "uids"): tuples_of(uids),
     (c.Save, "message"): st.builds(c.Text, hashes, literals) | st.builds(c.Parts, hashes, numbers, literals),
     (c.NewMessage, "message"): st.builds(c.Text, hashes, literals),
     (c.SaveAll, "messages"): st.lists(
-        st.builds(c.NewMessage, dates, ids, tuples_of(flags), st.builds(c.Text, hashes, literals)),
+        st.builds(c.NewMessage, dates, ids, tuples_of(flags), st.builds(c.Text, hashes, literals), st.none() | uids),
         min_size=1,
         max_size=4,
     ).map(tuple),

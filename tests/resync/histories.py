@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from protocol.values import Dot, UidSet
 from resync.clock import COUNTER_BITS
-from resync.entry import Entry, FlagAdd, FlagDel, MailAdd, MailDel
+from resync.entry import Entry, FlagAdd, FlagDel, MailAdd, MailDel, Raise
 from resync.merge import GAP_MAX, Anew, difference, merge
 from resync.row import FlagStates, Placement, Row
 from resync.state import RISEN_MAX, MailboxState
@@ -27,8 +27,9 @@ class Node:
         self.history: list[Entry] = []  # a path from the first entry to the head
         self.shown: dict[int, bytes] = {}
 
-    def number(self, *changes: MailAdd | MailDel | FlagAdd | FlagDel) -> None:
-        self.step(self.entry(changes, [self.history[-1].dot] if self.history else [], self.state.modseq + 1))
+    def number(self, *changes: MailAdd | MailDel | FlagAdd | FlagDel | Raise) -> None:
+        skipped = self.world.rng.choice((0, 0, 7)) if any(isinstance(one, Raise) for one in changes) else 0
+        self.step(self.entry(changes, [self.history[-1].dot] if self.history else [], self.state.modseq + 1 + skipped))
 
     def entry(self, changes: object, predecessors: list[Dot], modseq: int) -> Entry:
         self.seq += 1
@@ -80,8 +81,10 @@ class Node:
             held = {row.guid for row in self.state.rows.values()}
             guid = self.world.pick_guid(held)
             flags = ("\\Seen",) if rng.random() < 0.3 else ()
-            self.number(MailAdd(self.state.uidnext, guid, 0, flags, 1, HASH, copied=False))
-            self.world.placed.setdefault(guid, set()).add((self.history[-1].dot, 0))
+            raised = [Raise(self.state.uidnext + rng.randrange(4))] if rng.random() < 0.2 else []
+            uid = raised[0].uidnext if raised else self.state.uidnext
+            self.number(*raised, MailAdd(uid, guid, 0, flags, 1, HASH, copied=False))
+            self.world.placed.setdefault(guid, set()).add((self.history[-1].dot, len(raised)))
             self.world.note(guid, flags, self.history[-1], value=True)
         elif choice < 0.7:
             uid = rng.choice(uids)

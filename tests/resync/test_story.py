@@ -27,6 +27,7 @@ from resync.entry import (
     MailAdd,
     MailDel,
     Merge,
+    Raise,
     SubscriptionState,
     TreeMerge,
     tree_id,
@@ -168,6 +169,8 @@ def test_deeds_count_all_changes(seed: int, length: int) -> None:
                         for row in anew
                     }
                     assert all(set(moved.before) == was[moved.after] for moved in deed.renumbered)
+            elif deed.kind == "raised":
+                assert deed.uidnext == max(one.uidnext for one in entry.changes if isinstance(one, Raise))
             else:
                 assert deed.messages == sum(len(_uids(change)) for change in entry.changes)
 
@@ -178,6 +181,8 @@ def _uids(change: Change) -> UidSet:
             return UidSet.of([change.uid])
         case MailDel(uids) | FlagAdd(uids, _) | FlagDel(uids, _):
             return uids
+        case Raise():
+            return UidSet()
     raise AssertionError(change)
 
 

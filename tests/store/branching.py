@@ -99,7 +99,8 @@ class World:
     def step(self) -> None:
         one = self.rng.choice(self.all)
         one.node.now_ms += self.rng.randrange(2000)
-        act = self.rng.choice([self.save, self.save, self.expunge, self.flag, self.folders, self.exchange, self.join])
+        acts = [self.save, self.save, self.expunge, self.flag, self.raise_numbers, self.folders]
+        act = self.rng.choice([*acts, self.exchange, self.join])
         act(one)
         one.check_commits()
 
@@ -110,7 +111,12 @@ class World:
             return
         self.saved.append(message)
         flags = self.rng.sample(["\\Seen", "\\Flagged"], self.rng.randrange(3))
-        one.node.write(lambda tx: sequencer.save(tx, INBOX, BODY, guid=message, received_ms=1, flags=flags))
+        uid = one.uidnext + self.rng.randint(-2, 5) if self.rng.random() < 0.3 else None
+        one.node.write(lambda tx: sequencer.save(tx, INBOX, BODY, guid=message, received_ms=1, flags=flags, uid=uid))
+
+    def raise_numbers(self, one: CheckedNode) -> None:
+        uidnext, modseq = (number + self.rng.randint(-1, 3) for number in (one.uidnext, one.modseq))
+        one.node.write(lambda tx: sequencer.raise_numbers(tx, INBOX, uidnext, modseq))
 
     def expunge(self, one: CheckedNode) -> None:
         if one.rows:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from protocol.values import Dot, UidSet
-from resync.entry import Entry, FlagAdd, FlagDel, MailAdd, MailDel, Merge
+from resync.entry import Entry, FlagAdd, FlagDel, MailAdd, MailDel, Merge, Raise
 from resync.row import Row
 
 
@@ -42,6 +42,8 @@ class MailboxAtEntry:
                         self.rows.pop(uid, None)
                 case FlagAdd(uids, flags) | FlagDel(uids, flags):
                     self.flag(entry, uids, flags, value=isinstance(change, FlagAdd))
+                case Raise(uidnext):
+                    self.uidnext = uidnext
                 case Merge():
                     gone = {*change.removed, *(row.guid for row in change.rows)}
                     self.rows = {uid: row for uid, row in self.rows.items() if row.guid not in gone}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgpack
 
@@ -26,6 +26,7 @@ from replicator.status import (
     CheckpointResult,
     ChosenMail,
     ExpungeResult,
+    FolderCounts,
     FolderList,
     MailboxStatus,
     NodeStatus,
@@ -81,11 +82,10 @@ class FoundFolder:
     messages: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class NewMail:
-    """A message to be stored. `uid`: the one that it is to have; None: the next."""
+class SentMessage(NamedTuple):
+    """A message to be stored. `uid`: its UID at another server, which it keeps unless UIDNEXT is above it."""
 
-    text: bytes = field(repr=False)
+    text: bytes
     flags: frozenset[str] = frozenset()
     received_ms: int | None = None
     uid: int | None = None
@@ -290,11 +290,32 @@ class NodeClient(NodeConnection):
                 found.setdefault(sha256, []).append(uid)
         return found
 
-    def save_all(self, user: str, mailbox: str, messages: Sequence[NewMail]) -> list[int | None]:
-        """Store messages in this order, all or none; return their UIDs, None for one not known yet."""
-        batch = [(one.received_ms, sorted(one.flags), one.text) for one in messages]
+    def save(self, user: str, mailbox: str, message: SentMessage) -> int | None:
+        """Store a message. Return its UID; None: the node does not show it yet."""
+        query = {"mailbox": mailbox, "flags": " ".join(sorted(message.flags))}
+        query |= {
+            name: str(value)
+            for name, value in (("received_ms", message.received_ms), ("uid", message.uid))
+            if value is not None
+        }
+        answer = self.ask("POST", f"/api/v1/users/{segment(user)}/messages", query, message.text)
+        return self.parsed_by(_saved_uid, answer)
+
+    def save_all(self, user: str, mailbox: str, messages: Sequence[SentMessage]) -> list[int | None]:
+        """Store messages in this order, all or none. Return their UIDs, as `save` does."""
+        batch = [(one.received_ms, sorted(one.flags), one.text, one.uid) for one in messages]
         path = f"/api/v1/users/{segment(user)}/messages/batch"
         return self.parsed_by(_saved_uids, self.ask("POST", path, {"mailbox": mailbox}, msgpack.packb(batch), MSGPACK))
+
+    def raise_numbers(self, user: str, mailbox: str, uidnext: int, modseq: int) -> FolderCounts:
+        """Raise a folder's UIDNEXT and HIGHESTMODSEQ to at least these."""
+        query = {"uidnext": str(uidnext), "modseq": str(modseq)}
+        return self.read(FolderCounts, self.ask("PUT", f"{_folder(user, mailbox)}/numbers", query))
+
+    def keep_uidvalidity(self, user: str, mailbox: str, uidvalidity: int | None) -> int:
+        """Give a folder that never had mail this UIDVALIDITY, with None its own again; return the one that it has."""
+        query = {} if uidvalidity is None else {"uidvalidity": str(uidvalidity)}
+        return self.parsed_by(_uidvalidity, self.ask("PUT", f"{_folder(user, mailbox)}/uidvalidity", query))
 
     def take_over(self, user: str, mailbox: str, uidvalidity: int, change: TakenChange) -> UidSet:
         """Change messages as another server has it; return which were changed: those that nobody has changed here."""
@@ -360,6 +381,19 @@ def _master(document: object) -> str | None:
     return None if master is None else str(master)
 
 
+def _saved_uid(document: object) -> int | None:
+    uid = cast("_Object", document)["uid"]
+    return None if uid is None else int(uid)
+
+
+def _saved_uids(document: object) -> list[int | None]:
+    return [None if uid is None else int(uid) for uid in cast("_Object", document)["uids"]]
+
+
+def _uidvalidity(document: object) -> int:
+    return int(cast("_Object", document)["uidvalidity"])
+
+
 def _managed(document: object) -> bool:
     return bool(cast("_Object", document)["managed"])
 
@@ -373,10 +407,6 @@ def _contents_page(document: object) -> tuple[list[tuple[int, str]], int | None]
     page = cast("_Object", document)
     rows = [(int(row["uid"]), str(row["sha256"])) for row in page["messages"]]
     return rows, rows[-1][0] if page["more"] else None
-
-
-def _saved_uids(document: object) -> list[int | None]:
-    return [None if uid is None else int(uid) for uid in cast("_Object", document)["uids"]]
 
 
 def _changed(document: object) -> UidSet:

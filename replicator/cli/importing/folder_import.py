@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from http import HTTPStatus
 
 from protocol.units import MIB
 from protocol.values import UidSet
-from replicator.cli.api.client import FoundFolder, NewMail, NodeClient
+from replicator.cli.api.client import FoundFolder, NodeClient, SentMessage
 from replicator.cli.api.connection import RefusedError, UnreachableError
 from replicator.cli.importing.memory import FolderMemory
 from replicator.cli.importing.results import Failure, FolderResult, StopSign
@@ -72,7 +73,7 @@ class FolderImport:
         keeps = self._keep_numbers()
         self._save_all(reader, [message for message in new if message.uid is not None], keeps=keeps)
         if keeps and self._folder.uidnext is not None and not self._stop.reason:
-            self._client.raise_numbers(self._user, self._folder.name, uidnext=self._uidnext(listing))
+            self._client.raise_numbers(self._user, self._folder.name, self._uidnext(listing), 0)
         self._save_all(reader, [message for message in new if message.uid is None], keeps=False)
         if keeps and self._is_known and listing.uids is not None and not self._stop.reason:
             self._take_over(listing, listing.uids)
@@ -93,14 +94,15 @@ class FolderImport:
                 self.notes.append(f"{self._folder.name}: has had mail here, so what comes gets new UIDs")
                 return False
             try:
-                self._here = self._client.keep_uidvalidity(self._user, self._folder.name, wanted)
+                uidvalidity = self._client.keep_uidvalidity(self._user, self._folder.name, wanted)
+                self._here = replace(self._here, uidvalidity=uidvalidity)
             except RefusedError as error:
                 if error.status != HTTPStatus.CONFLICT:
                     raise
                 self.notes.append(f"{self._folder.name}: gets new UIDs: {error.detail}")
                 return False
         if self._folder.highestmodseq is not None:
-            self._client.raise_numbers(self._user, self._folder.name, modseq=self._folder.highestmodseq)
+            self._client.raise_numbers(self._user, self._folder.name, 1, self._folder.highestmodseq)
         return True
 
     def _save_all(self, reader: FolderReader, messages: Sequence[SourceMessage], *, keeps: bool) -> None:
@@ -181,9 +183,11 @@ class FolderImport:
                 self._remember(read.message, mail.flags, is_moved=not keeps or uid != read.message.uid)
             self._done(batch)
 
-    def _new_mail(self, read: ReadMessage, *, keeps: bool) -> NewMail:
+    def _new_mail(self, read: ReadMessage, *, keeps: bool) -> SentMessage:
         message = read.message
-        return NewMail(read.text, self._settable(message.flags), message.received_ms, message.uid if keeps else None)
+        return SentMessage(
+            read.text, self._settable(message.flags), message.received_ms, message.uid if keeps else None
+        )
 
     def _settable(self, flags: frozenset[str]) -> frozenset[str]:
         """Return the flags without those that no client could set here; say so once for each."""

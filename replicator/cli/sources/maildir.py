@@ -144,7 +144,7 @@ class _Directory:
             return None
 
     def _listed(self) -> Iterator[SourceMessage]:
-        """Yield the messages. A file that is renamed meanwhile may be missed, so what is missing is looked for twice."""
+        """Yield the messages. A file that is renamed meanwhile may be missed, so what is missing is sought twice."""
         keywords = read_keywords(self.path / KEYWORDS)
         uids = dict(self.uids.uids) if self.uids else {}
         found = dict[tuple[str, int], SourceMessage]()

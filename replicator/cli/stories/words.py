@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from replicator.cli.output import counted
-from resync.story.deeds import Deed, Renumbered
+from resync.story.deeds import Deed, Renumbered, TreeKind
 from resync.story.lives import Event
 
 RANGES_SHOWN = 6  # of a set of UIDs
@@ -20,7 +20,7 @@ def uids(text: str) -> str:
 
 def deed(done: Deed) -> str:
     """Return what an entry did."""
-    names, folder = " ".join(done.names), done.folder or "?"
+    names = " ".join(done.names)
     match done.kind:
         case "arrived":
             return f"+{counted(done.messages, 'mail')} UID {uids(done.uids)}"
@@ -32,8 +32,17 @@ def deed(done: Deed) -> str:
             return f"{names} on UID {uids(done.uids)}"
         case "flags_cleared":
             return f"{names} off UID {uids(done.uids)}"
+        case "raised":
+            return f"UIDNEXT raised to {done.uidnext}"
         case "merged":
             return f"merge: {', '.join(_merged(done)) or 'nothing differed'}"
+        case kind:
+            return _of_tree(kind, done)
+
+
+def _of_tree(kind: TreeKind, done: Deed) -> str:
+    names, folder = " ".join(done.names), done.folder or "?"
+    match kind:
         case "folder_created":
             return f"created {folder}"
         case "folder_renamed":
@@ -41,7 +50,7 @@ def deed(done: Deed) -> str:
         case "folder_deleted":
             return f"deleted {folder}"
         case "subscribed" | "unsubscribed":
-            return f"{done.kind} {folder}"
+            return f"{kind} {folder}"
         case "annotated":
             return f"annotations of {'the account' if done.folder is None else folder}: {names}"
         case "trees_merged":

@@ -38,13 +38,14 @@ async def list_folders(services: HttpServices, request: Request) -> Response:
     folders = dict[str, FolderCounts]()
     for folder in await services.mail.folders(user):
         with suppress(FolderNotFoundError):  # it has been deleted meanwhile
-            folders[folder.name] = await _counts(services, folder, is_subscribed=folder.name in subscribed)
+            folders[folder.name] = await counts(services, folder, is_subscribed=folder.name in subscribed)
         await trio.lowlevel.checkpoint()
     found = FolderList(user, tuple(folders.values()), tuple(sorted(subscribed - {*folders})), services.keep_expunged_s)
     return Response(HTTPStatus.OK, await services.run_in_thread(lambda: encode_json(asdict(found))))
 
 
-async def _counts(services: HttpServices, folder: Folder, *, is_subscribed: bool) -> FolderCounts:
+async def counts(services: HttpServices, folder: Folder, *, is_subscribed: bool) -> FolderCounts:
+    """Return what is told of a folder."""
     status = await services.mail.status(folder)
     return FolderCounts(
         name=folder.name,
@@ -67,7 +68,7 @@ async def put_folder(services: HttpServices, request: Request) -> Response:
         check_new_name(name)
     else:
         try:
-            return json_response(_document(await services.mail.folder(user, name)))
+            return json_response(document(await services.mail.folder(user, name)))
         except FolderNotFoundError:
             pass
     try:
@@ -75,8 +76,8 @@ async def put_folder(services: HttpServices, request: Request) -> Response:
     except FolderExistsError:
         if must_be_new:
             raise
-        return json_response(_document(await services.mail.folder(user, name)))  # another request was faster
-    return json_response(_document(folder), HTTPStatus.CREATED)
+        return json_response(document(await services.mail.folder(user, name)))  # another request was faster
+    return json_response(document(folder), HTTPStatus.CREATED)
 
 
 async def put_name(services: HttpServices, request: Request) -> Response:
@@ -86,7 +87,7 @@ async def put_name(services: HttpServices, request: Request) -> Response:
     check_new_name(new)
     await services.mail.catch_up(user)
     await services.mail.rename_folder(user, old, new)
-    return json_response(_document(await services.mail.folder(user, new)))
+    return json_response(document(await services.mail.folder(user, new)))
 
 
 async def delete_folder(services: HttpServices, request: Request) -> Response:
@@ -95,7 +96,7 @@ async def delete_folder(services: HttpServices, request: Request) -> Response:
     await services.mail.catch_up(user, name)  # another folder may have this name by now
     folder = await services.mail.folder(user, name)
     await services.mail.delete_folder(user, name)
-    return json_response(_document(folder))
+    return json_response(document(folder))
 
 
 async def put_subscription(services: HttpServices, request: Request) -> Response:
@@ -114,7 +115,8 @@ async def _subscribe(services: HttpServices, request: Request, *, subscribed: bo
     return json_response({"name": name, "subscribed": subscribed})
 
 
-def _document(folder: Folder) -> dict[str, object]:
+def document(folder: Folder) -> dict[str, object]:
+    """Return a `FolderDocument`."""
     return {"name": folder.name, "mailbox_id": folder.mailbox_id.hex(), "uidvalidity": folder.uidvalidity}
 
 

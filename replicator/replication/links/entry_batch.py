@@ -31,6 +31,7 @@ from resync.entry import (
     FolderCreate,
     MailAdd,
     MailDel,
+    Raise,
     checked,
     tree_id,
 )
@@ -44,7 +45,7 @@ HEAVY_BYTES = 8 * KIB  # of a batch: to unpack so many takes some milliseconds a
 
 _FRAME_BYTES = 64  # in a batch, beside the packed entry and its bodies: the origin, at most twice this, and lengths
 _BODY_FRAME_BYTES = 5  # the length of a body
-_CHANGES = MailAdd | MailDel | FlagAdd | FlagDel | FolderCreate
+_CHANGES = MailAdd | MailDel | FlagAdd | FlagDel | Raise | FolderCreate
 _Packed = tuple[str, int, bytes, Sequence[bytes]]
 """An entry in a batch: its dot, itself as the log has it, and its bodies as the database has them."""
 
@@ -220,6 +221,9 @@ def _check_change(change: Change) -> None:
             _check_uids(uids)
             checked((flags,), tuple)
             _check_flags(flags)
+        case Raise(uidnext):
+            checked((uidnext,), int)
+            _check_range(1, UID_MAX, uidnext)
         case FolderCreate(mailbox_id, name, uidvalidity):
             checked((mailbox_id, name, uidvalidity), bytes, str, int)
             _check_lengths(ID_BYTES, mailbox_id)

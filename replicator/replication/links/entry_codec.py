@@ -17,6 +17,7 @@ from protocol.commands import (
     Expunge,
     Merge,
     Parts,
+    Raise,
     RefusalCode,
     Refused,
     Remote,
@@ -126,6 +127,8 @@ def entry_commands(logged: Logged, number: Callable[[MailboxKey], int]) -> Itera
                 yield Store(mailbox, uids, (), flags, entry=header)
             case entries.Merge() | entries.TreeMerge():
                 yield Merge(mailbox or number(key), header, entries.pack_change(change))
+            case entries.Raise(uidnext):
+                yield Raise(mailbox, uidnext, entry=header)
             case FolderCreate(mailbox_id, name, uidvalidity):
                 yield Create(entry.user, name, mailbox_id, uidvalidity, header)
             case FolderRename(mailbox_id, name):
@@ -299,7 +302,7 @@ class EntryAssembler:
                 raise ProtocolError("a SAVE that carries an entry must name one mailbox")
             case Copy():
                 number = command.destination
-            case Expunge() | Store() | Merge() | Remote():
+            case Expunge() | Store() | Raise() | Merge() | Remote():
                 number = command.mailbox
             case _:
                 assert_never(command)
@@ -338,22 +341,30 @@ class EntryAssembler:
                 return FlagAdd(command.uids, added)
             case Store(added=(), removed=removed):
                 return FlagDel(command.uids, removed)
+            case Raise(modseq=None):
+                return entries.Raise(command.uidnext)
             case Merge():
                 return _unpacked(command.rows)
-            case Create():
-                return FolderCreate(command.mailbox_id, command.name, command.uidvalidity)
-            case Rename():
-                return FolderRename(command.mailbox_id, command.name)
-            case Delete():
-                return FolderDelete(command.mailbox_id)
-            case Subscribe():
-                return FolderSubscribe(command.name, command.subscribed)
-            case Annotate():
-                return FolderAnnotate(command.mailbox_id, values_of(command))
+            case Create() | Rename() | Delete() | Subscribe() | Annotate():
+                return _tree_change(command)
             case _:
                 raise ProtocolError(
                     f"a {type(command).__name__.upper()} that carries an entry lacks values that the master assigns"
                 )
+
+
+def _tree_change(command: Create | Rename | Delete | Subscribe | Annotate) -> Change:
+    match command:
+        case Create():
+            return FolderCreate(command.mailbox_id, command.name, command.uidvalidity)
+        case Rename():
+            return FolderRename(command.mailbox_id, command.name)
+        case Delete():
+            return FolderDelete(command.mailbox_id)
+        case Subscribe():
+            return FolderSubscribe(command.name, command.subscribed)
+        case Annotate():
+            return FolderAnnotate(command.mailbox_id, values_of(command))
 
 
 def values_of(annotate: Annotate) -> tuple[tuple[str, bytes | None], ...]:

@@ -27,6 +27,8 @@ BODIES = "BODIES"
 """The capability of a node that answers requests for many bodies at once."""
 CHECKPOINTS = "CHECKPOINTS"
 """The capability of a node that answers requests for checkpoints of many mailboxes at once."""
+RAISE = "RAISE"
+"""The capability of a node that takes in raised numbers, and gives messages the UIDs that they have elsewhere."""
 BLOCKS = "BLOCKS"
 """The capability of a node whose end of a connection has no TLS: it reads and writes blocks with checksums there."""
 REBUILDING = "REBUILDING"
@@ -100,6 +102,7 @@ class Handshake:
             LONG_ENTRIES,
             BODIES,
             CHECKPOINTS,
+            RAISE,
             *capability(self._config.checkpoint),
             *self._capabilities(),
         )

@@ -36,18 +36,19 @@ from resync.entry import (
     MailAdd,
     MailDel,
     Merge,
+    Raise,
     TreeMerge,
     tree_id,
 )
 from resync.folder_tree import UIDVALIDITY_MAX
 from resync.row import Placement, Row, age
-from resync.state import RISEN_MAX, ContradictionError, why_not_merge
+from resync.state import RISEN_MAX, ContradictionError, why_not_merge, why_not_raise
 
 HASH_BYTES = 32
 NUMBER_MAX = 1 << 62  # of MODSEQs, times and dates: leaves room to count below 2**63, where SQLite's integers end
 SIZE_MAX = 1 << 40  # of a message: far above what doors accept; 2**22 of them still add up below 2**63
 USER_MAX_BYTES = 320  # an address has 64 + 1 + 255 (RFC 5321 section 4.5.3.1)
-MODSEQ_STEP_MAX = 1 << 40  # of a merge, above our MODSEQ: room for what the other branch numbered meanwhile
+MODSEQ_STEP_MAX = 1 << 40  # of a merge or a raise, above our MODSEQ: room for what another branch, or server, numbered
 PREDECESSORS_MAX = 2  # a merge joins two branches
 
 _TREE_CHANGES = (FolderCreate, FolderRename, FolderDelete, FolderSubscribe, FolderAnnotate, TreeMerge)
@@ -149,6 +150,8 @@ def is_well_formed(change: Change) -> bool:
         case MailDel(uids) | FlagAdd(uids, _) | FlagDel(uids, _):
             in_range = bool(uids) and uids.ranges[0][0] > 0 and uids.ranges[-1][1] <= UID_MAX
             return in_range and UidSet.of_ranges(uids.ranges) == uids
+        case Raise(uidnext):
+            return 0 < uidnext <= UID_MAX
         case Merge(uidnext, risen, context, rows, removed):
             return (
                 0 < uidnext <= UID_MAX
@@ -268,7 +271,7 @@ def contradiction(tx: Transaction, chain: Chain | None, entry: Entry) -> str | N
         return "a user other than its predecessor's"
     if entry.modseq <= chain.highestmodseq:
         return "a MODSEQ that was already given out"
-    if entry.modseq > chain.highestmodseq + (MODSEQ_STEP_MAX if entry.is_merge else 1):
+    if entry.modseq > chain.highestmodseq + (MODSEQ_STEP_MAX if entry.skips_modseqs else 1):
         return "a MODSEQ that skips others"
     if _forks_against_itself(tx, chain, entry):
         return "a predecessor that lacks an earlier entry of the same node"
@@ -303,6 +306,11 @@ def _in_mailbox(tx: Transaction, chain: Chain, entry: Entry) -> str | None:
             case MailDel(uids) | FlagAdd(uids, _) | FlagDel(uids, _):
                 if _count(tx, chain.id, uids) != len(uids):
                     return "a UID that does not exist"
+            case Raise():
+                wrong = why_not_raise(change.uidnext, uidnext)
+                if wrong:
+                    return wrong
+                uidnext = change.uidnext
             case Merge():
                 row_at = partial(_row_at, tx, chain.id) if has_rows(tx, chain.id) else _nothing_at
                 wrong = why_not_merge(change, chain, row_at)

@@ -38,6 +38,7 @@ from resync.entry import (
     MailAdd,
     MailDel,
     Merge,
+    Raise,
 )
 from resync.row import Row
 
@@ -121,6 +122,8 @@ def apply(tx: Transaction, entry: Entry, *, adopted: bytes | None = None) -> Non
                 work.set_flags(change.uids, change.flags, value=False)
             case Merge():
                 work.merge(change)
+            case Raise():
+                chain.uidnext = max(chain.uidnext, change.uidnext)
             case _:
                 apply_to_tree(tx, chain, entry, change)
     chain.advance(entry.dot, entry.modseq, entry.time, entry.history if adopted is None else adopted)

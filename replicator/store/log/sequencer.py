@@ -6,16 +6,23 @@ entry; no other change can come in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from protocol.values import UID_MAX, Dot, UidSet
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, MailboxFullError
-from replicator.mail.annotations import SPECIAL_USE, USER_TABLE
+from replicator.mail.annotations import (
+    KEPT_UIDVALIDITY,
+    OWN,
+    SPECIAL_USE,
+    UIDVALIDITY_HOLDER,
+    USER_TABLE,
+    held_by,
+)
 from replicator.mail.mailstore import INBOX, SEPARATOR, check_folder_name
 from replicator.store.bodies.body_rows import StoredBody, write_body
 from replicator.store.db import queries
-from replicator.store.db.entry_validation import are_annotations
+from replicator.store.db.entry_validation import MODSEQ_STEP_MAX, are_annotations
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.apply import apply
@@ -29,12 +36,15 @@ from resync.entry import (
     FolderCreate,
     FolderDelete,
     FolderRename,
+    FolderState,
     FolderSubscribe,
     MailAdd,
     MailDel,
+    Raise,
     tree_id,
 )
 from resync.folder_tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP, uidvalidities_after
+from resync.state import RISEN_MAX, why_not_raise
 
 UIDVALIDITY_RESERVE = UIDVALIDITY_STEP << 12
 """UIDVALIDITY values reserved for merges and for the parents that one new folder may need."""
@@ -44,8 +54,17 @@ REMOVED_FACTOR = 10
 """Limit of a user's annotations with removed ones, which merges need, as a multiple of the limit without these."""
 
 
-def _commit(tx: Transaction, key: MailboxKey, changes: Sequence[Change], bodies: Sequence[StoredBody] = ()) -> Entry:
+def _commit(
+    tx: Transaction,
+    key: MailboxKey,
+    changes: Sequence[Change],
+    bodies: Sequence[StoredBody] = (),
+    *,
+    modseq: int | None = None,
+) -> Entry:
     entry = tx.next_entry(key.mailbox_id, key.user, key.uidvalidity, changes)
+    if modseq is not None:
+        entry = replace(entry, modseq=modseq)
     tx.append(entry, bodies, applied=True)
     apply(tx, entry)
     return entry
@@ -65,19 +84,30 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class NewMail:
-    """A message to place. Its GUID is that of no other message in the request."""
+    """A message to place. Its GUID is that of no other message in the request.
+
+    `uid`: the UID that it has at another server. It gets this one, unless UIDNEXT is above it.
+    """
 
     guid: bytes
     received_ms: int
     flags: tuple[str, ...]
     stored: StoredBody = field(repr=False, compare=False)
+    uid: int | None = None
 
 
 def save(
-    tx: Transaction, key: MailboxKey, stored: StoredBody, *, guid: bytes, received_ms: int, flags: Sequence[str]
+    tx: Transaction,
+    key: MailboxKey,
+    stored: StoredBody,
+    *,
+    guid: bytes,
+    received_ms: int,
+    flags: Sequence[str],
+    uid: int | None = None,
 ) -> Placed:
     """Place a message. See `save_all`."""
-    return save_all(tx, key, [NewMail(guid, received_ms, tuple(flags), stored)])
+    return save_all(tx, key, [NewMail(guid, received_ms, tuple(flags), stored, uid)])
 
 
 def save_all(tx: Transaction, key: MailboxKey, messages: Sequence[NewMail]) -> Placed:
@@ -92,6 +122,9 @@ def save_all(tx: Transaction, key: MailboxKey, messages: Sequence[NewMail]) -> P
     for one in messages:
         stored, row = one.stored, known[one.guid]
         if row is None:
+            if one.uid is not None and one.uid > uid and why_not_raise(one.uid, uid) is None:
+                adds.append(Raise(one.uid))
+                uid = one.uid
             adds.append(
                 MailAdd(uid, one.guid, one.received_ms, one.flags, stored.size_bytes, stored.content_hash, copied=False)
             )
@@ -157,6 +190,21 @@ def copy(tx: Transaction, source: bytes, wanted: Sequence[CopySource], key: Mail
         uids.append(uid)
         uid += 1
     return Placed(tuple(uids), _commit(tx, key, adds).dot if adds else _head_of(tx, key))
+
+
+def raise_numbers(tx: Transaction, key: MailboxKey, uidnext: int, modseq: int) -> Dot | None:
+    """Raise UIDNEXT and HIGHESTMODSEQ to at least these. Return the entry, or the head if they are as high already.
+
+    Raises MailboxFullError for numbers that leave no room.
+    """
+    chain = tx.chain(key.mailbox_id)
+    shown, highest = (chain.uidnext, chain.highestmodseq) if chain else (1, 0)
+    if uidnext <= shown and modseq <= highest:
+        return _head_of(tx, key)
+    if why_not_raise(max(uidnext, shown), shown) is not None or modseq > highest + MODSEQ_STEP_MAX:
+        raise MailboxFullError("the folder's numbers cannot be raised so far: too few would be left")
+    raised = Raise(max(uidnext, shown))
+    return _commit(tx, key, [raised], modseq=max(modseq, highest + 1)).dot
 
 
 def absent(tx: Transaction, key: MailboxKey, uids: UidSet) -> UidSet:
@@ -325,6 +373,8 @@ def annotate(tx: Transaction, user: str, mailbox_id: bytes, values: Iterable[tup
         raise InvalidNameError("so many annotations, or such names and values, are too much for one change")
     if mailbox_id != NOWHERE and _is_deleted(tx, user, mailbox_id) is not False:
         raise FolderNotFoundError("the user has no such folder")
+    if any(name.startswith(OWN) for name, _ in wanted):
+        return _keep_uidvalidity(tx, user, mailbox_id, dict(wanted))
     had = queries.had_annotations(tx.connection, user, mailbox_id, [name for name, _ in wanted])
     changed = tuple((name, value) for name, value in wanted if had.get(name) != value)
     if not changed:
@@ -334,6 +384,45 @@ def annotate(tx: Transaction, user: str, mailbox_id: bytes, values: Iterable[tup
         fresh = sum(name not in had for name, _ in changed)
         _check_annotations(tx, user, queries.count_annotations(tx.connection, user, mailbox_id), more, fresh)
     return _commit(tx, _tree(user), [FolderAnnotate(mailbox_id, changed)]).dot
+
+
+def _keep_uidvalidity(tx: Transaction, user: str, mailbox_id: bytes, wanted: Mapping[str, bytes | None]) -> Dot | None:
+    """Give a folder the UIDVALIDITY that its mailbox has at another server, or with None its own (design section 3).
+
+    Raises FolderExistsError if another folder has it, or could come to have it, or if the folder has had mail:
+    clients know that by its own UIDVALIDITY. Raises InvalidNameError for what is no UIDVALIDITY.
+    """
+    value = wanted.get(KEPT_UIDVALIDITY)
+    if [*wanted] != [KEPT_UIDVALIDITY] or mailbox_id == NOWHERE:
+        raise InvalidNameError(f"annotations below {OWN} belong to the nodes")
+    if queries.had_annotations(tx.connection, user, mailbox_id, [KEPT_UIDVALIDITY]).get(KEPT_UIDVALIDITY) == value:
+        return _head_of(tx, _tree(user))
+    changes = [FolderAnnotate(mailbox_id, ((KEPT_UIDVALIDITY, value),))]
+    if value is not None:
+        folders = {
+            row.mailbox_id: row for row in queries.tree_rows(tx.connection, user) if isinstance(row, FolderState)
+        }
+        holder = held_by(mailbox_id, folders[mailbox_id].uidvalidity)
+        _check_uidvalidity(tx, user, folders, value, holder)
+        mailbox = tx.chain(mailbox_id)
+        if mailbox is not None and mailbox.uidnext > 1:
+            raise FolderExistsError("the folder has had mail, which clients know by its own UIDVALIDITY; use a new one")
+        changes.append(FolderAnnotate(NOWHERE, ((UIDVALIDITY_HOLDER + value.decode(), holder),)))
+    return _commit(tx, _tree(user), changes).dot
+
+
+def _check_uidvalidity(
+    tx: Transaction, user: str, folders: Mapping[bytes, FolderState], value: bytes, holder: bytes
+) -> None:
+    """Raise InvalidNameError or FolderExistsError if no folder, or this one, may have this UIDVALIDITY."""
+    text = value.decode("latin-1")
+    wanted = int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(UIDVALIDITY_MAX)) else 0
+    if not 0 < wanted <= UIDVALIDITY_MAX or text != str(wanted):
+        raise InvalidNameError(f"a UIDVALIDITY is a number from 1 to {UIDVALIDITY_MAX}, not {text[:24]!r}")
+    name = UIDVALIDITY_HOLDER + text
+    is_held = queries.had_annotations(tx.connection, user, NOWHERE, [name]).get(name) not in {None, holder}
+    if is_held or any(0 <= wanted - one.uidvalidity <= RISEN_MAX for one in folders.values()):
+        raise FolderExistsError(f"another folder of the user has, or has had, the UIDVALIDITY {wanted}")
 
 
 def _check_annotations(tx: Transaction, user: str, known: int, more: int, fresh: int) -> None:
@@ -349,7 +438,8 @@ def _check_annotations(tx: Transaction, user: str, known: int, more: int, fresh:
         )
     query = (
         "SELECT COUNT(*), COUNT(*) FILTER (WHERE value IS NOT NULL AND NOT COALESCE(f.deleted, 0))"
-        " FROM annotation a LEFT JOIN folder f USING (mailbox_id) WHERE a.user = ?"  # a united folder's do not count
+        " FROM annotation a LEFT JOIN folder f USING (mailbox_id)"  # a united folder's do not count
+        f" WHERE a.user = ? AND substr(a.name, 1, {len(OWN)}) <> '{OWN}'"
     )
     rows, living = tx.connection.execute(query, (user,)).fetchone() if more > 0 or fresh else (0, 0)
     if more > 0 and living + more > limits.imap_annotations_per_user:

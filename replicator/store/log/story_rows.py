@@ -32,7 +32,7 @@ def folder_named(connection: sqlite3.Connection, user: str, name: str) -> KnownF
     """Return the folder of this name that clients see, or else the one that was deleted last."""
     seen = queries.folder(connection, user, name)
     query = (
-        "SELECT f.mailbox_id, f.name, f.uidvalidity + COALESCE(c.risen, 0), f.deleted FROM folder f"
+        f"SELECT f.mailbox_id, f.name, {queries.SHOWN_UIDVALIDITY}, f.deleted FROM folder f"
         " LEFT JOIN chain c ON c.id = f.mailbox_id WHERE f.user = ? AND f.name = ? AND f.sid <> ?"
         " ORDER BY f.mailbox_id = ? DESC, f.deleted, f.time DESC LIMIT 1"
     )
@@ -156,7 +156,7 @@ class Holding(NamedTuple):
 def folders_of(connection: sqlite3.Connection, user: str) -> list[KnownFolder]:
     """Return all folders that the user has, or had; those that clients see come first."""
     query = (
-        "SELECT f.mailbox_id, f.name, f.uidvalidity + COALESCE(c.risen, 0), f.deleted FROM folder f"
+        f"SELECT f.mailbox_id, f.name, {queries.SHOWN_UIDVALIDITY}, f.deleted FROM folder f"
         " LEFT JOIN chain c ON c.id = f.mailbox_id WHERE f.user = ? AND f.sid <> ? ORDER BY f.deleted, f.time DESC"
     )
     return [KnownFolder(row[0], row[1], row[2], bool(row[3])) for row in connection.execute(query, (user, GIVEN_UP))]

@@ -24,6 +24,7 @@ from resync.entry import (
     FolderSubscribe,
     MailAdd,
     MailDel,
+    Raise,
     tree_id,
 )
 from tests.protocol.strategies import (
@@ -46,7 +47,7 @@ scattered = uid_sets.filter(bool)
 adds = st.builds(MailAdd, uids, ids, dates, st.lists(flags, max_size=4).map(tuple), numbers, hashes, st.booleans())
 mail_changes = st.one_of(
     adds, st.builds(MailDel, scattered), st.builds(FlagAdd, scattered, some_flags),
-    st.builds(FlagDel, scattered, some_flags),
+    st.builds(FlagDel, scattered, some_flags), st.builds(Raise, uids),
 )  # fmt: skip
 tree_changes = st.one_of(
     st.builds(FolderCreate, ids, texts, numbers_32), st.builds(FolderRename, ids, texts),

@@ -16,6 +16,7 @@ const WORDS = {
   expunged: (deed) => `expunged ${uids(deed)}`,
   flags_set: (deed) => `${deed.names.join(" ")} on ${uids(deed)}`,
   flags_cleared: (deed) => `${deed.names.join(" ")} off ${uids(deed)}`,
+  raised: (deed) => `UIDNEXT raised to ${count(deed.uidnext)}`,
   merged: (deed) => `merge: ${merged(deed).join(", ") || "nothing differed"}`,
   folder_created: (deed) => `created ${deed.folder ?? "?"}`,
   folder_renamed: (deed) => `renamed ${deed.was ?? "a folder"} to ${deed.folder ?? "?"}`,

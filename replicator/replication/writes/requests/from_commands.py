@@ -13,6 +13,7 @@ from protocol.commands import (
     Delete,
     Expunge,
     NewMessage,
+    Raise,
     Rename,
     Save,
     SaveAll,
@@ -35,6 +36,7 @@ from replicator.replication.writes.requests.messages import (
     SAVE_ALL_BYTES,
     CopyRequest,
     ExpungeRequest,
+    RaiseRequest,
     SaveAllRequest,
     SaveRequest,
     StoreRequest,
@@ -56,7 +58,7 @@ def saves_from(link: PeerLink, save: Save, stored: StoredBody) -> list[ChangeReq
     """Return the requests of a peer's SAVE, whose message this node has as `stored`. Raises ProtocolError."""
     _check_received(save)
     return [
-        SaveRequest(_mailbox(link, number), save.guid, save.received_ms, save.flags, stored)
+        SaveRequest(_mailbox(link, number), save.guid, save.received_ms, save.flags, stored, save.uid)
         for number in save.mailboxes
     ]
 
@@ -71,7 +73,7 @@ def save_all_from(link: PeerLink, save_all: SaveAll, stored: Sequence[StoredBody
     for message in save_all.messages:
         _check_received(message)
     messages = (
-        NewMail(message.guid, message.received_ms, message.flags, one)
+        NewMail(message.guid, message.received_ms, message.flags, one, message.uid)
         for message, one in zip(save_all.messages, stored, strict=True)
     )
     return SaveAllRequest(_mailbox(link, save_all.mailbox), tuple(messages))
@@ -104,6 +106,8 @@ def from_command(link: PeerLink, command: Command, new_id: NewId) -> list[Change
                     command.unchanged_since,
                 )
             ]  # fmt: skip
+        case Raise():
+            return [RaiseRequest(key(command.mailbox), command.uidnext, command.modseq or 0)]
         case Create():
             return [CreateRequest(command.user, command.name, command.mailbox_id, new_id, command.use)]
         case Rename():

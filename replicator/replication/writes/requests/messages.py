@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from protocol.commands import (
     Command,
     Copy,
+    Done,
     Expunge,
     NewMessage,
     Parts,
+    Raise,
     Reply,
     Save,
     SaveAll,
@@ -21,9 +23,11 @@ from protocol.commands import (
 )
 from protocol.units import MIB
 from protocol.values import Dot, UidSet
+from replicator.errors import UnavailableError
 from replicator.mail.mailstore import SLOWEST_BYTES_S
 from replicator.replication import timing
 from replicator.replication.links.entry_codec import message_of
+from replicator.replication.links.handshake import RAISE
 from replicator.replication.links.link import PeerLink
 from replicator.replication.writes.requests.change_request import ChangeRequest, NotHereYetError, saved
 from replicator.store.bodies.body_rows import StoredBody
@@ -69,17 +73,20 @@ class SaveRequest:
     received_ms: int
     flags: tuple[str, ...]
     stored: StoredBody = field(repr=False, compare=False)
+    uid: int | None = None
     can_repeat: bool = True
 
     def command(self, link: PeerLink) -> Command:
-        """Return a SAVE without UID."""
+        """Return a SAVE without an entry. Raises UnavailableError."""
         message = message_of(self.stored)
-        return Save((link.number(self.key),), self.received_ms, self.guid, self.flags, message)
+        if self.uid is not None:
+            check_raises(link)
+        return Save((link.number(self.key),), self.received_ms, self.guid, self.flags, message, self.uid)
 
     def run(self, tx: Transaction) -> Reply:
         """Number the change; the reply is Saved."""
         placed = sequencer.save(
-            tx, self.key, self.stored, guid=self.guid, received_ms=self.received_ms, flags=self.flags
+            tx, self.key, self.stored, guid=self.guid, received_ms=self.received_ms, flags=self.flags, uid=self.uid
         )
         return saved(placed)
 
@@ -93,7 +100,9 @@ class SaveAllRequest:
     can_repeat: bool = True
 
     def command(self, link: PeerLink) -> Command:
-        """Return a SAVE-ALL."""
+        """Return a SAVE-ALL. Raises UnavailableError."""
+        if any(one.uid is not None for one in self.messages):
+            check_raises(link)
         return SaveAll(link.number(self.key), tuple(map(_new_message, self.messages)))
 
     def run(self, tx: Transaction) -> Reply:
@@ -106,13 +115,38 @@ def save_request(key: MailboxKey, messages: Sequence[NewMail]) -> SaveRequest | 
     if len(messages) > 1:
         return SaveAllRequest(key, tuple(messages))
     (one,) = messages
-    return SaveRequest(key, one.guid, one.received_ms, one.flags, one.stored)
+    return SaveRequest(key, one.guid, one.received_ms, one.flags, one.stored, one.uid)
 
 
 def _new_message(one: NewMail) -> NewMessage:
     message = message_of(one.stored)
     assert isinstance(message, Text), "a message without attachments"
-    return NewMessage(one.received_ms, one.guid, one.flags, message)
+    return NewMessage(one.received_ms, one.guid, one.flags, message, one.uid)
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseRequest:
+    """Request to raise UIDNEXT and HIGHESTMODSEQ to at least those of the same mailbox at another server."""
+
+    key: MailboxKey
+    uidnext: int
+    modseq: int
+    can_repeat: bool = True
+
+    def command(self, link: PeerLink) -> Command:
+        """Return a RAISE. Raises UnavailableError."""
+        check_raises(link)
+        return Raise(link.number(self.key), self.uidnext, self.modseq)
+
+    def run(self, tx: Transaction) -> Reply:
+        """Number the change; the reply is Done."""
+        return Done(sequencer.raise_numbers(tx, self.key, self.uidnext, self.modseq))
+
+
+def check_raises(link: PeerLink) -> None:
+    """Raise UnavailableError if the node at the other end does not know raised numbers."""
+    if RAISE not in link.hello.capabilities:
+        raise UnavailableError(f"{link.sid} runs an earlier version, which cannot keep UIDs; upgrade it first")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from replicator.store.db.queries.chain_queries import (
     users,
 )
 from replicator.store.db.queries.folder_queries import (
+    SHOWN_UIDVALIDITY,
     FolderRecord,
     annotated,
     annotations_of,
@@ -72,6 +73,7 @@ Connection: TypeAlias = sqlite3.Connection
 """Source of a query. Code above `store/` only hands it from one query to the next, to read both from one snapshot."""
 
 __all__ = [
+    "SHOWN_UIDVALIDITY",
     "Connection",
     "FolderRecord",
     "Lag",

@@ -6,12 +6,16 @@ import sqlite3
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from replicator.mail.annotations import KEPT_UIDVALIDITY, OWN, UIDVALIDITY_HOLDER
 from replicator.mail.mailstore import INBOX, Folder
 from replicator.mail.watched_folders import WatchedFolder
 from replicator.store.db.chain import Chain
 from replicator.store.db.queries.mailbox_key import MailboxKey
 from resync.entry import AnnotationState, FolderState, SubscriptionState, TreeRow
-from resync.folder_tree import TreeState
+from resync.folder_tree import UIDVALIDITY_MAX, TreeState
+
+OF_CLIENTS = f"value IS NOT NULL AND substr(name, 1, {len(OWN)}) <> '{OWN}'"
+"""Condition for annotations that clients have set and that are not removed."""
 
 
 class FolderRecord(NamedTuple):
@@ -30,12 +34,25 @@ class FolderRecord(NamedTuple):
         return Folder(user, self.name, self.mailbox_id, self.uidvalidity)
 
 
+SHOWN_UIDVALIDITY = (
+    "COALESCE(CASE WHEN COALESCE(c.risen, 0) = 0 THEN ("
+    "SELECT CAST(CAST(k.value AS TEXT) AS INTEGER) FROM annotation k"
+    f" JOIN annotation o ON o.user = k.user AND o.mailbox_id = x'' AND o.name = '{UIDVALIDITY_HOLDER}' || k.value"
+    f" WHERE k.user = f.user AND k.mailbox_id = f.mailbox_id AND k.name = '{KEPT_UIDVALIDITY}'"
+    " AND o.value = CAST(lower(hex(f.mailbox_id)) || ' ' || f.uidvalidity AS BLOB)"
+    f" AND CAST(CAST(k.value AS TEXT) AS INTEGER) BETWEEN 1 AND {UIDVALIDITY_MAX}"
+    ") END, f.uidvalidity + COALESCE(c.risen, 0))"
+)
+"""The UIDVALIDITY of folder `f`, whose chain is `c`, as clients see it: that of another server, or its own.
+
+It is its own if a merge has given the folder another one, or raised it, or if another folder has that of the server.
+"""
 _OF_FOLDERS = (
     " FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id WHERE f.user = ? AND (f.deleted = 0 OR c.messages > 0)"
 )
-_FOLDERS = "SELECT f.mailbox_id, f.name, f.uidvalidity + COALESCE(c.risen, 0)" + _OF_FOLDERS
+_FOLDERS = f"SELECT f.mailbox_id, f.name, {SHOWN_UIDVALIDITY}" + _OF_FOLDERS
 _WATCHED = (
-    "SELECT f.name, f.mailbox_id, f.uidvalidity + COALESCE(c.risen, 0), COALESCE(c.messages, 0),"
+    f"SELECT f.name, f.mailbox_id, {SHOWN_UIDVALIDITY}, COALESCE(c.messages, 0),"
     " COALESCE(c.unseen, 0), COALESCE(c.uidnext, 1), COALESCE(c.highestmodseq, 0)" + _OF_FOLDERS
 )
 # Two visible folders share a name only if one of them is deleted; the one not deleted sorts last and counts.
@@ -94,21 +111,19 @@ def folder_name(connection: sqlite3.Connection, mailbox_id: bytes) -> str | None
 def uidvalidity(connection: sqlite3.Connection, mailbox_id: bytes) -> int | None:
     """Return a folder's UIDVALIDITY as clients see it, or None if the user's tree is not here."""
     row = connection.execute(
-        "SELECT f.uidvalidity + COALESCE(c.risen, 0) FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id"
-        " WHERE f.mailbox_id = ?",
+        f"SELECT {SHOWN_UIDVALIDITY} FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id WHERE f.mailbox_id = ?",
         (mailbox_id,),
     ).fetchone()
     return row[0] if row else None
 
 
 def annotations_of(connection: sqlite3.Connection, user: str, mailbox_id: bytes) -> dict[str, bytes]:
-    """Return the annotations of a folder or, with `NOWHERE`, of the account: value by name, in the order of names."""
-    return dict(
-        connection.execute(
-            "SELECT name, value FROM annotation WHERE user = ? AND mailbox_id = ? AND value IS NOT NULL ORDER BY name",
-            (user, mailbox_id),
-        )
-    )
+    """Return the annotations of a folder or, with `NOWHERE`, of the account: value by name, in the order of names.
+
+    Those that nodes alone set are left out.
+    """
+    query = f"SELECT name, value FROM annotation WHERE user = ? AND mailbox_id = ? AND {OF_CLIENTS} ORDER BY name"
+    return dict(connection.execute(query, (user, mailbox_id)))
 
 
 def had_annotations(
@@ -122,7 +137,7 @@ def had_annotations(
 
 def count_annotations(connection: sqlite3.Connection, user: str, mailbox_id: bytes) -> int:
     """Return the number of annotations of a folder or, with `NOWHERE`, of the account."""
-    query = "SELECT COUNT(*) FROM annotation WHERE user = ? AND mailbox_id = ? AND value IS NOT NULL"
+    query = f"SELECT COUNT(*) FROM annotation WHERE user = ? AND mailbox_id = ? AND {OF_CLIENTS}"
     count: int = connection.execute(query, (user, mailbox_id)).fetchone()[0]
     return count
 

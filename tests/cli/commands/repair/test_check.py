@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from replicator.cli.api.client import CHECK, NodeClient, TaskKind
+from replicator.cli.api.client import CHECK, NodeClient, SentMessage, TaskKind
 from replicator.cli.target import parse_url
 from replicator.tasks import CheckStatus
 from tests.cli.conftest import Invoke
@@ -20,7 +20,7 @@ def filled(served: ServedNode) -> ServedNode:
     """A node with two messages in alice's INBOX."""
     with NodeClient(parse_url(served.url)) as client:
         for text in (b"one", b"two"):
-            client.save("alice", "INBOX", text, frozenset(), None)
+            client.save("alice", "INBOX", SentMessage(text))
     return served
 
 
@@ -76,10 +76,10 @@ def test_scrub_reports_a_body_that_no_node_has(filled: ServedNode, invoke: Invok
 def test_scrub_names_the_messages_of_a_damaged_body(filled: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
     with NodeClient(parse_url(filled.url)) as client:
         for _ in range(2):
-            client.save("bob", "INBOX", b"one", frozenset(), None)
+            client.save("bob", "INBOX", SentMessage(b"one"))
         client.make_folder("alice", "Work")
         for _ in range(5):
-            client.save("alice", "Work", b"one", frozenset(), None)
+            client.save("alice", "Work", SentMessage(b"one"))
     damage(tmp_path / "served" / "node.db", "UPDATE content SET body = x'00' WHERE id = 1")
     (finding,) = document(invoke("scrub", "--json", "--url", filled.url))["findings"]
     places = [finding, *finding["also"]]

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from benchmarks.clusters.cluster import Cluster
-from replicator.cli.api.client import INVENTORY, NodeClient
+from replicator.cli.api.client import INVENTORY, NodeClient, SentMessage
 from replicator.cli.target import parse_url
 from replicator.replication.tasks import inventory
 from replicator.replication.tasks.inventory import COMMAND, InventoryTask
@@ -33,7 +33,7 @@ def filled(served: ServedNode) -> ServedNode:
     """A node with two messages in alice's INBOX."""
     with NodeClient(parse_url(served.url)) as client:
         for text in (b"one", b"two"):
-            client.save("alice", "INBOX", text, frozenset({"\\Seen"}), None)
+            client.save("alice", "INBOX", SentMessage(text, frozenset({"\\Seen"})))
     return served
 
 

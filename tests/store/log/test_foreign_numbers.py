@@ -1,0 +1,272 @@
+r"""Numbers of mailboxes that come from another server: UIDs, UIDNEXT, HIGHESTMODSEQ and UIDVALIDITY are kept."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from protocol.values import UID_MAX, Dot
+from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, MailboxFullError
+from replicator.mail.annotations import KEPT_UIDVALIDITY, UIDVALIDITY_HOLDER, held_by
+from replicator.store.bodies.body_rows import StoredBody
+from replicator.store.db import chain as chains
+from replicator.store.db import queries
+from replicator.store.db.entry_validation import MODSEQ_STEP_MAX
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Transaction
+from replicator.store.log import forks, sequencer
+from replicator.store.log.sequencer import NewMail
+from resync.entry import NOWHERE, FolderAnnotate, MailAdd, Raise
+from resync.folder_tree import UIDVALIDITY_MAX
+from resync.state import MERGE_HEADROOM
+from tests.store import consistency
+from tests.store.branching import TREE
+from tests.store.harness import ALICE, INBOX, Job, annotating, creating, deleting, expunging, guid, renaming, saving
+from tests.store.memory_node import MemoryNode
+
+A, B = b"a" * 16, b"b" * 16
+KEPT = 12345
+
+
+@pytest.fixture
+def node() -> Iterator[MemoryNode]:
+    node = MemoryNode("dc1.a")
+    yield node
+    consistency.check(node.connection)
+
+
+def bringing(**wanted: int | None) -> Job[sequencer.Placed]:
+    """Save messages, each named by its text, under these UIDs of another server."""
+    mails = [
+        NewMail(guid(sum(name.encode())), 1_000, (), StoredBody.of(name.encode()), uid) for name, uid in wanted.items()
+    ]
+    return lambda tx: sequencer.save_all(tx, INBOX, mails)
+
+
+def raising(uidnext: int, modseq: int = 0) -> Job[Dot | None]:
+    return lambda tx: sequencer.raise_numbers(tx, INBOX, uidnext, modseq)
+
+
+def keeping(mailbox_id: bytes, uidvalidity: int | bytes | None, user: str = ALICE) -> Job[Dot | None]:
+    value = b"%d" % uidvalidity if isinstance(uidvalidity, int) else uidvalidity
+    return lambda tx: sequencer.annotate(tx, user, mailbox_id, [(KEPT_UIDVALIDITY, value)])
+
+
+def numbers(node: MemoryNode) -> tuple[int, int]:
+    chain = chains.load(node.connection, INBOX.mailbox_id)
+    assert chain is not None
+    return chain.uidnext, chain.highestmodseq
+
+
+def uidvalidity(node: MemoryNode, name: str) -> int:
+    return queries.folders(node.connection, ALICE)[name].uidvalidity
+
+
+def entry_of(node: MemoryNode, dot: Dot | None) -> tuple[object, ...]:
+    entry = None if dot is None else queries.entry_at(node.connection, dot)
+    assert entry is not None
+    return entry.changes
+
+
+def join(node: MemoryNode, other: MemoryNode, key: MailboxKey) -> None:
+    """Let both have both logs, `node` merge what they show of a mailbox or a tree, and `other` take that in."""
+    for source, target in ((other, node), (node, other)):
+        for item in source.log():
+            target.take(item)
+        for head in forks.branch_heads(node.connection, key.mailbox_id):
+            branch = forks.replay_branch(node.connection, head)
+            assert branch is not None
+            node.write(partial(forks.merge_branch, key=key, branch=branch))
+    for item in node.log():
+        other.take(item)
+    assert node.digests() == other.digests()
+    consistency.check(other.connection)
+
+
+# ---- UIDs
+
+
+def test_messages_get_the_uids_that_they_have_elsewhere(node: MemoryNode) -> None:
+    placed = node.write(bringing(a=3, b=4, c=9, d=None))
+    assert placed.uids == (3, 4, 9, 10)
+    kinds = [type(change) for change in entry_of(node, placed.dot)]
+    assert kinds == [Raise, MailAdd, MailAdd, Raise, MailAdd, MailAdd], "gaps alone are raised over"
+    assert numbers(node) == (11, 1)
+
+
+def test_uid_below_uidnext_is_not_given_again(node: MemoryNode) -> None:
+    node.write(bringing(a=5))
+    node.write(expunging(5))
+    assert node.write(bringing(b=5, c=2, d=8)).uids == (6, 7, 8)
+
+
+def test_message_that_is_there_keeps_its_uid_whatever_is_wanted(node: MemoryNode) -> None:
+    node.write(bringing(a=5))
+    assert node.write(bringing(a=9, b=9)).uids == (5, 9)
+
+
+@pytest.mark.parametrize("uid", [UID_MAX - MERGE_HEADROOM + 1, UID_MAX])
+def test_uid_that_leaves_too_few_is_not_taken(node: MemoryNode, uid: int) -> None:
+    assert node.write(bringing(a=uid)).uids == (1,)
+
+
+# ---- UIDNEXT and HIGHESTMODSEQ
+
+
+def test_numbers_are_raised_and_never_lowered(node: MemoryNode) -> None:
+    node.write(saving(b"text", guid(1)))
+    first = node.write(raising(20, 500))
+    assert numbers(node) == (20, 500)
+    assert node.write(raising(20, 500)) == node.write(raising(3, 0)) == first, "the head that has them already"
+    node.write(raising(3, 600))
+    assert numbers(node) == (20, 600)
+    node.write(raising(30))
+    assert numbers(node) == (30, 601), "each entry has a MODSEQ of its own"
+    assert node.write(saving(b"other", guid(2))).uids == (30,)
+
+
+@pytest.mark.parametrize(("uidnext", "modseq"), [(UID_MAX - MERGE_HEADROOM + 1, 0), (1, MODSEQ_STEP_MAX + 1)])
+def test_numbers_that_leave_no_room_are_refused(node: MemoryNode, uidnext: int, modseq: int) -> None:
+    with pytest.raises(MailboxFullError, match="too few would be left"):
+        node.write(raising(uidnext, modseq))
+
+
+def test_other_nodes_take_in_raised_numbers(node: MemoryNode) -> None:
+    other = MemoryNode("dc2.a")
+    node.write(bringing(a=3, b=7))
+    node.write(raising(40, 900))
+    for item in node.log():
+        other.take(item)
+    assert numbers(other) == numbers(node) == (40, 900)
+    consistency.check(other.connection)
+
+
+@pytest.mark.parametrize(
+    ("uidnext", "modseq"), [(2, 3), (UID_MAX - MERGE_HEADROOM + 1, 3), (9, 2), (9, MODSEQ_STEP_MAX + 3)]
+)
+def test_impossible_raise_waits_like_another_branch(node: MemoryNode, uidnext: int, modseq: int) -> None:
+    other = MemoryNode("dc2.a")
+    node.write(bringing(a=2))
+    node.write(raising(3, 2))
+    node.write(raising(9, 3))
+    first, second, last = node.log()
+    for item in (first, second):
+        other.take(item)
+    other.take(replace(last, entry=replace(last.entry, modseq=modseq, changes=(Raise(uidnext),))))
+    assert numbers(other) == (3, 2)
+    assert other.connection.execute("SELECT COUNT(*) FROM waiting").fetchone() == (1,)
+
+
+def test_sides_that_have_raised_apart_become_equal(node: MemoryNode) -> None:
+    other = MemoryNode("dc2.a")
+    node.write(saving(b"text", guid(1)))
+    for item in node.log():
+        other.take(item)
+    node.write(bringing(b=10))
+    other.write(bringing(c=5, d=30))
+    other.write(raising(50, 70))
+    join(node, other, INBOX)
+    uids = [row.uid for row in queries.mailbox_rows(node.connection, INBOX.mailbox_id)]
+    assert uids == [1, 30, 50, 51], "mail at a UID that the other side had passed gets a new one"
+    assert numbers(node) == numbers(other) == (52, 71)
+
+
+# ---- UIDVALIDITY
+
+
+def test_folder_without_mail_gets_the_uidvalidity_of_another_server(node: MemoryNode) -> None:
+    node.write(creating("a", A))
+    own = uidvalidity(node, "a")
+    kept = node.write(keeping(A, KEPT))
+    assert uidvalidity(node, "a") == KEPT != own
+    assert queries.uidvalidity(node.connection, A) == KEPT
+    assert node.write(keeping(A, KEPT)) == kept, "the head that has it already"
+    assert A in node.commits[-2].retired, "sessions that know the other UIDVALIDITY end"
+    node.write(renaming(A, "b"))
+    assert uidvalidity(node, "b") == KEPT
+    node.write(keeping(A, None))
+    assert uidvalidity(node, "b") == own
+
+
+def test_clients_see_nothing_of_it_among_their_annotations(node: MemoryNode) -> None:
+    node.write(creating("a", A))
+    node.write(keeping(A, KEPT))
+    node.write(annotating(A, comment=b"x"))
+    assert queries.annotations_of(node.connection, ALICE, A) == {"/private/comment": b"x"}
+    assert queries.annotations_of(node.connection, ALICE, NOWHERE) == {}
+    assert [queries.count_annotations(node.connection, ALICE, home) for home in (A, NOWHERE)] == [1, 0]
+
+
+def test_uidvalidity_of_another_folder_is_refused_even_after_its_deletion(node: MemoryNode) -> None:
+    node.write(creating("a", A))
+    node.write(creating("b", B))
+    node.write(keeping(A, KEPT))
+    for taken in (KEPT, uidvalidity(node, "b"), uidvalidity(node, "b") + 5):
+        with pytest.raises(FolderExistsError, match="another folder"):
+            node.write(keeping(B, taken))
+    node.write(deleting(A))
+    with pytest.raises(FolderExistsError, match="another folder"):
+        node.write(keeping(B, KEPT))
+    node.write(keeping(B, KEPT + 1))
+    assert uidvalidity(node, "b") == KEPT + 1
+
+
+def test_folder_that_has_had_mail_keeps_its_own(node: MemoryNode) -> None:
+    node.write(creating("a", INBOX.mailbox_id))
+    node.write(saving(b"text", guid(1)))
+    node.write(expunging(1))
+    with pytest.raises(FolderExistsError, match="has had mail"):
+        node.write(keeping(INBOX.mailbox_id, KEPT))
+
+
+@pytest.mark.parametrize("value", [b"0", b"-1", b"", b"007", b"1 ", b"x", b"%d" % (UIDVALIDITY_MAX + 1), b"9" * 5000])
+def test_what_is_no_uidvalidity_is_refused(node: MemoryNode, value: bytes) -> None:
+    node.write(creating("a", A))
+    with pytest.raises(InvalidNameError, match="a UIDVALIDITY is a number"):
+        node.write(keeping(A, value))
+
+
+def test_unknown_folders_and_the_account_have_none(node: MemoryNode) -> None:
+    node.write(creating("a", A))
+    with pytest.raises(FolderNotFoundError):
+        node.write(keeping(B, KEPT))
+    with pytest.raises(InvalidNameError, match="belong to the nodes"):
+        node.write(keeping(NOWHERE, KEPT))
+    with pytest.raises(InvalidNameError, match="belong to the nodes"):
+        node.write(lambda tx: sequencer.annotate(tx, ALICE, A, [(f"{UIDVALIDITY_HOLDER}1", b"x")]))
+
+
+def test_folders_that_a_merge_unites_get_a_new_uidvalidity(node: MemoryNode) -> None:
+    other = MemoryNode("dc2.a")
+    node.write(creating("a", A))
+    node.write(keeping(A, KEPT))
+    other.write(creating("a", B))
+    other.write(keeping(B, KEPT))
+    join(node, other, TREE)
+    assert uidvalidity(node, "a") == uidvalidity(other, "a") != KEPT
+
+
+def test_of_two_folders_with_one_uidvalidity_the_last_has_it_after_a_merge(node: MemoryNode) -> None:
+    other = MemoryNode("dc2.a", now_ms=node.now_ms + 5_000_000)
+    node.write(creating("a", A))
+    node.write(keeping(A, KEPT))
+    other.write(creating("b", B))
+    other.write(keeping(B, KEPT))
+    join(node, other, TREE)
+    for one in (node, other):
+        assert uidvalidity(one, "b") == KEPT != uidvalidity(one, "a")
+        assert any(A in commit.retired for commit in one.commits) or one is other, "sessions of the loser end"
+
+
+@pytest.mark.parametrize("value", [b"x", b"12345", b"0 0", held_by(A, 1)])
+def test_holder_that_makes_no_sense_is_passed_over(node: MemoryNode, value: bytes) -> None:
+    node.write(creating("a", A))
+    own = uidvalidity(node, "a")
+    node.write(partial(_annotate_as_a_faulty_node, value=value))
+    assert uidvalidity(node, "a") == own
+
+
+def _annotate_as_a_faulty_node(tx: Transaction, value: bytes) -> None:
+    kept = FolderAnnotate(A, ((KEPT_UIDVALIDITY, b"%d" % KEPT),))
+    sequencer._commit(tx, TREE, [kept, FolderAnnotate(NOWHERE, ((f"{UIDVALIDITY_HOLDER}{KEPT}", value),))])
