@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import imaplib
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,16 +20,17 @@ needs_dovecot = pytest.mark.skipif(
     not PROGRAM.exists() and not IN_CI, reason="Dovecot is not installed: apt-get install dovecot-imapd"
 )
 
-USER, MASTER = "alice", "boss"
+MASTER, MASTER_PASSWORD = "boss", f"{PASSWORD}-master"
+LONG_AGO_S = 1_600_000_000
 FOLDERS = ("INBOX", "Archive", "Archive/2024", "Entw&APw-rfe", "Gesendet")
-SUBSCRIBED = frozenset({"INBOX", "Archive/2024", "Entw&APw-rfe", "Gone"})
+SUBSCRIBED = frozenset({"INBOX", "Archive/2024", "Entw&APw-rfe"})
 
 _EXTRA = f"""
 auth_master_user_separator = *
 passdb {{
   driver = static
   master = yes
-  args = password={PASSWORD}-master
+  args = password={MASTER_PASSWORD}
 }}
 namespace inbox {{
   inbox = yes
@@ -60,23 +63,31 @@ class ShownFolder:
 
 
 @contextmanager
-def dovecot(directory: Path, layout: str = "") -> Iterator[Dovecot]:
-    """Run a Dovecot whose users have a name that is no secret, and whose master may log in as any of them."""
-    directory.mkdir()
-    with Dovecot(directory, layout, _EXTRA) as server:
-        yield server
+def dovecot(layout: str = "") -> Iterator[Dovecot]:
+    """Run a Dovecot that knows any user, and a master who may log in as any of them.
+
+    Its directory is none of pytest's, which only their owner may enter.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="dovecot-"))
+    try:
+        directory.chmod(0o755)
+        with Dovecot(directory, layout, _EXTRA) as server:
+            yield server
+    finally:
+        shutil.rmtree(directory)
 
 
-def client(address: tuple[str, int], user: str = USER) -> imaplib.IMAP4:
+def client(address: tuple[str, int], user: str) -> imaplib.IMAP4:
     """Log in as a client."""
     connection = imaplib.IMAP4(*address, timeout=60)
     connection.login(user, PASSWORD)
     return connection
 
 
-def fill(server: Dovecot, messages: int = 12) -> None:
-    """Give the user folders with mail; some of it is expunged, in the middle and at the end."""
-    imap = client(server.address)
+def fill(server: Dovecot, user: str, messages: int = 12) -> None:
+    """Give a user folders with mail; some of it is expunged, in the middle and at the end."""
+    _begin_long_ago(server, user)
+    imap = client(server.address, user)
     for name in FOLDERS:
         if name != "INBOX":
             imap.create(quoted(name))
@@ -91,6 +102,15 @@ def fill(server: Dovecot, messages: int = 12) -> None:
             imap.append(quoted("Archive/2024"), "Junk", '"01-Jan-2024 00:00:00 +0000"', text * 2)
     expunge(imap, f"2,5,{messages}")
     imap.logout()
+
+
+def _begin_long_ago(server: Dovecot, user: str) -> None:
+    """Let UIDVALIDITYs begin at a time before any node was there: both servers take the time for that."""
+    mail = server.mail(user)
+    mail.mkdir(parents=True)
+    (mail / "dovecot-uidvalidity").write_text(f"{LONG_AGO_S:08x}")
+    (mail / f"dovecot-uidvalidity.{LONG_AGO_S:08x}").touch()
+    server.own(server.mail(""))
 
 
 def expunge(imap: imaplib.IMAP4, uids: str, folder: str = "INBOX") -> None:

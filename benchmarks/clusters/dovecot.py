@@ -56,11 +56,15 @@ class Dovecot:
         """Return where a user's mail is."""
         return self._directory / "mail" / user
 
+    def own(self, path: Path) -> None:
+        """Give what was made for the server while it runs to its user."""
+        for one in (path, *path.rglob("*")):
+            os.chown(one, self._user.pw_uid, self._user.pw_gid)
+
     def __enter__(self) -> Self:
         configuration = self._directory / "dovecot.conf"
         configuration.write_text(self._configuration(), encoding="utf-8")
-        for path in (self._directory, *self._directory.rglob("*")):
-            os.chown(path, self._user.pw_uid, self._user.pw_gid)
+        self.own(self._directory)
         with (self._directory / "output.log").open("ab") as log:
             command = [str(PROGRAM), "-F", "-c", str(configuration)]
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
