@@ -10,6 +10,8 @@ from replicator.users.passwd_file.line import check_user_name
 
 SPECIAL_USE = "/private/specialuse"
 """The annotation that holds a folder's special uses, separated by spaces (RFC 6154 section 4)."""
+SPECIAL_USES = ("\\Archive", "\\Drafts", "\\Junk", "\\Sent", "\\Trash")
+r"""The special uses (RFC 6154) that a folder can have: none presents the mail of others, as \All and \Flagged do."""
 OWN = "/private/vendor/mail-replicator/"
 """The beginning of the names of annotations that nodes alone set, and no client sees."""
 KEPT_UIDVALIDITY = OWN + "uidvalidity"

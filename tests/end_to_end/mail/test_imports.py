@@ -15,11 +15,8 @@ import pytest
 
 from benchmarks.clusters.cluster import PASSWORD, Cluster, Node
 from benchmarks.clusters.dovecot import Dovecot
-from tests import dovecot_accounts
 from tests.dovecot_accounts import (
     FOLDERS,
-    MASTER,
-    MASTER_PASSWORD,
     SUBSCRIBED,
     client,
     dovecot,
@@ -27,7 +24,6 @@ from tests.dovecot_accounts import (
     fill,
     listed,
     needs_dovecot,
-    quoted,
     shown,
     subscribed,
 )
@@ -50,7 +46,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Dovecot]:
 
 
 @pytest.fixture
-def user(request: pytest.FixtureRequest) -> str:
+def user() -> str:
     """Return a user that no other test has."""
     return USERS.pop()
 
@@ -138,3 +134,121 @@ def test_changes_at_the_source_are_taken_over_where_nothing_has_changed_here(
     assert run(node, tmp_path, user, *source)["expunged"] == 0  # it is the node's only now
     old.logout()
     new.logout()
+
+
+def test_folder_that_has_mail_gets_the_mail_under_new_uids(
+    server: Dovecot, node: Node, user: str, tmp_path: Path
+) -> None:
+    fill(server, user)
+    new = client(node.address("imap"), user)
+    new.append("INBOX", "", None, b"Subject: here already\r\n\r\nx\r\n")
+    result = run(node, tmp_path, user, server.mail(user))
+    kept = {folder["name"]: folder["uids_kept"] for folder in result["folders"]}
+    assert kept == {"INBOX": False, "Archive": True, "Archive/2024": True, "Entwürfe": True, "Gesendet": True}
+    assert "INBOX: has had mail here, so what comes gets new UIDs" in result["notes"]
+    old = client(server.address, user)
+    before, after = shown(old, "INBOX"), shown(new, "INBOX")
+    assert before.uidvalidity != after.uidvalidity
+    assert [one.text for one in after.messages[1:]] == [one.text for one in before.messages]
+    again = run(node, tmp_path, user, server.mail(user))
+    assert (again["imported"], again["present"]) == (0, 14)
+    assert {folder["name"]: folder["uids_kept"] for folder in again["folders"]} == kept
+    old.logout()
+    new.logout()
+
+
+def test_users_of_a_list_are_imported_by_a_master(server: Dovecot, node: Node, user: str, tmp_path: Path) -> None:
+    users = [user, USERS.pop(), USERS.pop()]
+    for one in users:
+        fill(server, one)
+    host, port = server.address
+    lines = [f"{one} imap://{one}@{host}:{port}" for one in users[:2]]
+    lines += [
+        f"{users[2]}\t{server.mail(users[2])}",
+        "",
+        "# a comment",
+        f"nobody {server.mail(user)}",
+        f"{user} /nowhere",
+    ]
+    (tmp_path / "users").write_text("\n".join(lines))
+    (tmp_path / "password").write_text(MASTER_PASSWORD)
+    options = ("--users", tmp_path / "users", "--password-file", tmp_path / "password", "--master-user", MASTER)
+    result = run(node, tmp_path, *options, code=1)
+    assert [(one["user"], one["imported"]) for one in result] == [
+        *((one, 14) for one in users),
+        ("nobody", 0),
+        (user, 0),
+    ]
+    assert [bool(one["stopped"]) for one in result] == [False, False, False, True, True]
+    assert "no user 'nobody'" in result[3]["stopped"]
+    for one in users:
+        check_same(server, node, one)
+    again = run(node, tmp_path, *options, code=1)
+    assert [(one["imported"], one["present"]) for one in again] == [(0, 14)] * 3 + [(0, 0)] * 2
+
+
+MBSYNC = shutil.which("mbsync")
+
+
+def mbsync(address: tuple[str, int], user: str, directory: Path) -> str:
+    """Sync the account with `directory`, where mbsync keeps what it knows; return what it says it has done."""
+    (directory / "mail").mkdir(parents=True, exist_ok=True)
+    config = directory / "mbsyncrc"
+    config.write_text(
+        f"""
+IMAPAccount account
+Host {address[0]}
+Port {address[1]}
+User {user}
+Pass {PASSWORD}
+SSLType None
+AuthMechs LOGIN
+
+IMAPStore far
+Account account
+
+MaildirStore near
+Path {directory}/mail/
+Inbox {directory}/mail/INBOX
+SubFolders Verbatim
+
+Channel all
+Far :far:
+Near :near:
+Patterns *
+Create Both
+Expunge Both
+SyncState *
+"""
+    )
+    assert MBSYNC is not None
+    command = [MBSYNC, "-V", "-D", "-c", str(config), "all"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(MBSYNC is None, reason="mbsync is not installed: apt-get install isync")
+@pytest.mark.parametrize("place", ["files", "imap"])
+def test_mbsync_that_is_switched_over_fetches_nothing_again(
+    server: Dovecot, node: Node, user: str, tmp_path: Path, place: str
+) -> None:
+    fill(server, user)
+    said = mbsync(server.address, user, tmp_path / "mbsync")
+    assert bodies_in(said) == 14
+    run(node, tmp_path, user, *((server.mail(user),) if place == "files" else by_imap(server, user, tmp_path)))
+    assert bodies_in(mbsync(node.address("imap"), user, tmp_path / "mbsync")) == 0
+    check_same(server, node, user)  # nor has it sent anything back
+    new = client(node.address("imap"), user)
+    new.append("INBOX", "", None, b"Subject: later\r\n\r\nx\r\n")
+    new.logout()
+    assert bodies_in(mbsync(node.address("imap"), user, tmp_path / "mbsync")) == 1
+
+
+def bodies_in(said: str) -> int:
+    """Return how many messages mbsync has asked for, by what it says on the wire."""
+    return sum(
+        len(re.findall(r"BODY\.PEEK\[\]", line))
+        for line in said.splitlines()
+        if line.startswith(("F: >>>", "N: >>>", ">>>"))
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -29,6 +30,8 @@ from tests.store.harness import connection_of
 FOLDERS = (INBOX, "Work", "Work/Done", "Trash")
 FOLDER_WEIGHTS = (6, 2, 1, 1)
 FLAGS = ("\\Seen", "\\Flagged", "$Later")
+FOREIGN_UIDVALIDITIES = 1 << 30
+"""UIDVALIDITYs of other servers are drawn below it: so many that hardly ever two sides draw one."""
 SESSION_S = 6 * timing.REQUEST_TIMEOUT_S  # enough for some commands, each of a few changes
 
 Action = Callable[[Node, MailboxView], Awaitable[str]]
@@ -52,7 +55,7 @@ class Client:
         self._pause_s = world.plan.pause_s * self._dice.choice((0.2, 1.0, 1.0, 1.0))
         habits = {
             self._save: 7.0, self._deliver: 2.0, self._flag: 4.0, self._flag_unchanged: 2.0, self._expunge: 3.0,
-            self._copy: 3.0, self._move: 1.0, self._change_folders: 1.5, self._annotate: 1.5,
+            self._copy: 3.0, self._move: 1.0, self._change_folders: 1.5, self._annotate: 1.5, self._raise_numbers: 0.5,
         }  # fmt: skip
         if world.plan.undeletes:
             habits[self._undelete] = 1.0
@@ -151,6 +154,8 @@ class Client:
         except FolderNotFoundError:
             try:
                 folder = await node.mail.create_folder(self.user, name)
+                if self._dice.random() < 0.2:
+                    folder = await node.mail.keep_uidvalidity(folder, self._dice.randrange(1, FOREIGN_UIDVALIDITIES))
             except FolderExistsError:
                 folder = await node.mail.folder(self.user, name)
         key = (node.sid, self.user, folder.name, folder.uidvalidity)
@@ -181,6 +186,8 @@ class Client:
 
     async def _save(self, node: Node, view: MailboxView) -> str:
         mails = [self._new_mail() for _ in range(self._dice.choice((1, 1, 1, 1, 2, 4)))]
+        if self._dice.random() < 0.15:
+            mails = [replace(mail, uid=max(1, view.uidnext + self._dice.randint(-2, 6))) for mail in mails]
         hashes = [self._ledger.asks_to_save(mail.body) for mail in mails if isinstance(mail.body, bytes)]
         saved = await node.mail.save_all(self._folder(view), mails)
         is_same = {one.uidvalidity for one in saved} == {view.uidvalidity}  # else they follow their name elsewhere
@@ -195,6 +202,16 @@ class Client:
         if is_same and is_untouched and all(one.shown for one in saved):
             assert uids == sorted(uids), "mails change their order"
         return f"saves mail {self._mails} of {self._name}: UIDs {uids} of {view.mailbox_id.hex()[:4]}"
+
+    async def _raise_numbers(self, node: Node, view: MailboxView) -> str:
+        """Raise UIDNEXT and HIGHESTMODSEQ, as an import does at its end."""
+        uidnext = max(1, view.uidnext + self._dice.randint(-1, 5))
+        modseq = max(0, view.highestmodseq + self._dice.randint(-1, 50))
+        await node.mail.raise_numbers(self._folder(view), uidnext, modseq)
+        if self._hears_answer(node) and node.store.views._views.get(view.mailbox_id) is view:
+            assert view.uidnext >= uidnext, "UIDNEXT was not raised"
+            assert view.highestmodseq >= modseq, "HIGHESTMODSEQ was not raised"
+        return f"raises numbers of {view.mailbox_id.hex()[:4]} to {uidnext} and {modseq}"
 
     async def _deliver(self, node: Node, view: MailboxView) -> str:  # noqa: ARG002 - as the other actions
         """Deliver a mail as LMTP does, to the client's user or to one who has had no mail yet."""

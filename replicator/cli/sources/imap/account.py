@@ -20,6 +20,7 @@ from replicator.cli.sources.imap.urls import ImapUrl
 from replicator.cli.sources.imap.values import SenselessAnswerError, Value, number, pairs, text, words
 from replicator.cli.sources.message import FolderReader, SourceError, SourceFolder
 from replicator.cli.sources.names import below, folder_name
+from replicator.mail.annotations import SPECIAL_USES
 from replicator.mail.mailstore import INBOX
 
 CONNECTIONS: Final = 4
@@ -29,7 +30,6 @@ FOLDERS_MAX: Final = 10_000
 MESSAGES_MAX: Final = 10_000_000
 """Messages of a folder: more than anybody keeps, and few enough to be listed."""
 MODSEQ_MAX: Final = 2**63 - 1
-_SPECIAL_USES: Final = ("\\Archive", "\\Drafts", "\\Junk", "\\Sent", "\\Trash")  # not those of virtual folders
 _NO_FOLDER: Final = frozenset({"\\noselect", "\\nonexistent"})
 
 
@@ -154,7 +154,7 @@ class _Looked:
         uidvalidity, uidnext = number(told[b"UIDVALIDITY"], UID_MAX), number(told[b"UIDNEXT"], UID_MAX)
         modseq = number(told[b"HIGHESTMODSEQ"], MODSEQ_MAX) if b"HIGHESTMODSEQ" in told else 0
         messages = number(told[b"MESSAGES"], MESSAGES_MAX)
-        uses = [use for use in _SPECIAL_USES if use.lower() in listed.attributes and name != INBOX]
+        uses = [use for use in SPECIAL_USES if use.lower() in listed.attributes and name != INBOX]
         return SourceFolder(
             name,
             listed.name.decode("latin-1"),
