@@ -17,7 +17,7 @@ from protocol.values import UID_MAX
 from replicator.cli.sources.imap.connection import ImapConnection, quoted
 from replicator.cli.sources.imap.folder import ImapFolder
 from replicator.cli.sources.imap.urls import ImapUrl
-from replicator.cli.sources.imap.values import SenselessAnswerError, Value, number, pairs, text, words
+from replicator.cli.sources.imap.values import SenselessAnswerError, Value, number, pairs, text, told_number, words
 from replicator.cli.sources.message import FolderReader, SourceError, SourceFolder
 from replicator.cli.sources.names import below, folder_name
 from replicator.mail.annotations import SPECIAL_USES
@@ -151,9 +151,9 @@ class _Looked:
         if not answers or len(answers[-1]) != 2:
             raise self._connection.wrong(f"no answer to STATUS of {_shown(listed.name)}")
         told = pairs(answers[-1][1])
-        uidvalidity, uidnext = number(told[b"UIDVALIDITY"], UID_MAX), number(told[b"UIDNEXT"], UID_MAX)
+        uidvalidity, uidnext = told_number(told, b"UIDVALIDITY", UID_MAX), told_number(told, b"UIDNEXT", UID_MAX)
         modseq = number(told[b"HIGHESTMODSEQ"], MODSEQ_MAX) if b"HIGHESTMODSEQ" in told else 0
-        messages = number(told[b"MESSAGES"], MESSAGES_MAX)
+        messages = told_number(told, b"MESSAGES", MESSAGES_MAX)
         uses = [use for use in SPECIAL_USES if use.lower() in listed.attributes and name != INBOX]
         return SourceFolder(
             name,

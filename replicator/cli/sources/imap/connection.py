@@ -90,9 +90,12 @@ class ImapConnection:
         self.close()
 
     def close(self) -> None:
-        """Log out and close."""
-        with suppress(imaplib.IMAP4.error, OSError):
-            self._imap.logout()
+        """Log out and close. A server that has misbehaved is not waited for."""
+        if not self.is_broken:
+            with suppress(SourceError):
+                self._done(lambda: self._imap.xatom("LOGOUT"))
+        with suppress(OSError):
+            self._imap.shutdown()
 
     def has(self, *capabilities: str) -> bool:
         """Return True if the server has all of these."""
@@ -141,8 +144,10 @@ class ImapConnection:
             shown = b"\0".join((b"", login.encode(), password.encode()))
             self._done(lambda: self._imap.authenticate("PLAIN", lambda _: shown))
         else:
+            # imaplib's own `login` quotes no names, and takes ASCII only.
             arguments = (quoted(login.encode()), quoted(password.encode()))
-            self._done(lambda: self._imap.login(*cast("tuple[str, str]", arguments)))
+            self._done(lambda: self._imap.xatom("LOGIN", *cast("tuple[str, str]", arguments)))
+            self._imap.state = "AUTH"
 
     def _done(
         self, command: Callable[[], tuple[str, Sequence[object]]], most_bytes: int = ANSWER_BYTES

@@ -8,7 +8,16 @@ from typing import Final
 from protocol.units import KIB, MIB
 from protocol.values import UID_MAX, UidSet
 from replicator.cli.sources.imap.connection import ImapConnection
-from replicator.cli.sources.imap.values import SenselessAnswerError, Value, number, pairs, text, time_ms, words
+from replicator.cli.sources.imap.values import (
+    SenselessAnswerError,
+    Value,
+    number,
+    pairs,
+    text,
+    time_ms,
+    told_number,
+    words,
+)
 from replicator.cli.sources.message import Listing, ReadMessage, SourceFolder, SourceMessage, with_crlf
 from replicator.mail.mailstore import MESSAGE_BYTES_MAX
 
@@ -79,8 +88,8 @@ class ImapFolder:
         uids = set[int]()
         try:
             for answers in self._listed("(UID)"):
-                uids.update(number(pairs(answer[-1])[b"UID"], UID_MAX) for answer in answers if len(answer) > 1)
-        except (KeyError, SenselessAnswerError) as error:
+                uids.update(told_number(pairs(answer[-1]), b"UID", UID_MAX) for answer in answers)
+        except SenselessAnswerError as error:
             raise self._connection.wrong(f"{self._folder.name}: an answer makes no sense: {error}") from error
         if len(uids) < self._exists:
             raise self._connection.wrong(f"{self._folder.name}: {self._exists} messages, and {len(uids)} are listed")

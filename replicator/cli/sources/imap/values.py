@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from replicator.imap.wire.commands.builders.text_values import MeaninglessError, date_time_ms
@@ -73,6 +73,13 @@ def text(value: Value) -> bytes:
     if not isinstance(value, bytes):
         raise SenselessAnswerError(repr(value)[:100])
     return value
+
+
+def told_number(told: Mapping[bytes, Value], name: bytes, highest: int) -> int:
+    """Return a number that is to be among what is told. Raises SenselessAnswerError."""
+    if name not in told:
+        raise SenselessAnswerError(f"no {name.decode()}")
+    return number(told[name], highest)
 
 
 def number(value: Value, highest: int) -> int:
