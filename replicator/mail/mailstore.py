@@ -392,6 +392,14 @@ class CoreMailStore(MailStore, Protocol):
         """
         ...
 
+    async def renumber(self, mailbox: MailboxView, wanted: Mapping[int, int]) -> None:
+        """Give messages, by the UIDs that the view shows, other UIDs; each keeps its GUID, and has a new placement.
+
+        A message whose new UID is below UIDNEXT gets the next one; the order of UIDs is that of the old ones. Raises as
+        `raise_numbers` does.
+        """
+        ...
+
     async def keep_uidvalidity(self, folder: Folder, uidvalidity: int | None) -> Folder:
         """Give a folder that never had mail the UIDVALIDITY of another server; with None, its own again. Return it.
 

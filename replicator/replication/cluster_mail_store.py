@@ -52,6 +52,7 @@ from replicator.replication.writes.requests import (
     DeleteRequest,
     RaiseRequest,
     RenameRequest,
+    RenumberRequest,
     SubscribeRequest,
     check_raises,
     save_request,
@@ -71,6 +72,7 @@ from replicator.store.store import Store
 from resync.entry import NOWHERE, tree_id
 
 REFUSED_MAX = 10_000  # users
+RENUMBERED_MAX = 500  # messages that get other UIDs by one entry
 
 
 class ClusterMailStore:
@@ -378,6 +380,16 @@ class ClusterMailStore:
         self._check_neighbours()
         await self._coordinator.readiness.wait(MailboxKey.of(folder))
         await self._coordinator.submit(RaiseRequest(MailboxKey.of(folder), uidnext, modseq))
+
+    async def renumber(self, mailbox: MailboxView, wanted: Mapping[int, int]) -> None:
+        """See `CoreMailStore`."""
+        self._check_neighbours()
+        found = [message for uid in sorted(wanted) if (message := mailbox.messages.get(uid)) is not None]
+        for first in range(0, len(found), RENUMBERED_MAX):
+            some = found[first : first + RENUMBERED_MAX]
+            uids, guids = UidSet.of(one.uid for one in some), tuple(one.guid for one in some)
+            key = MailboxKey(mailbox.user, mailbox.mailbox_id, mailbox.uidvalidity)
+            await self._coordinator.submit(RenumberRequest(key, uids, guids, tuple(wanted[one.uid] for one in some)))
 
     async def keep_uidvalidity(self, folder: Folder, uidvalidity: int | None) -> Folder:
         """See `CoreMailStore`."""

@@ -99,7 +99,7 @@ class World:
     def step(self) -> None:
         one = self.rng.choice(self.all)
         one.node.now_ms += self.rng.randrange(2000)
-        acts = [self.save, self.save, self.expunge, self.flag, self.raise_numbers, self.folders]
+        acts = [self.save, self.save, self.expunge, self.flag, self.raise_numbers, self.renumber, self.folders]
         act = self.rng.choice([*acts, self.exchange, self.join])
         act(one)
         one.check_commits()
@@ -113,6 +113,12 @@ class World:
         flags = self.rng.sample(["\\Seen", "\\Flagged"], self.rng.randrange(3))
         uid = one.uidnext + self.rng.randint(-2, 5) if self.rng.random() < 0.3 else None
         one.node.write(lambda tx: sequencer.save(tx, INBOX, BODY, guid=message, received_ms=1, flags=flags, uid=uid))
+
+    def renumber(self, one: CheckedNode) -> None:
+        if one.rows:
+            uids = self.rng.sample(sorted(one.rows), self.rng.randint(1, min(3, len(one.rows))))
+            wanted = [(one.rows[uid].guid, one.uidnext + self.rng.randint(-1, 4)) for uid in uids]
+            one.node.write(lambda tx: sequencer.renumber(tx, INBOX, wanted))
 
     def raise_numbers(self, one: CheckedNode) -> None:
         uidnext, modseq = (number + self.rng.randint(-1, 3) for number in (one.uidnext, one.modseq))

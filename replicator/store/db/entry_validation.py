@@ -293,19 +293,21 @@ def _forks_against_itself(tx: Transaction, chain: Chain, entry: Entry) -> bool:
 
 def _in_mailbox(tx: Transaction, chain: Chain, entry: Entry) -> str | None:
     uidnext = chain.uidnext
-    added: set[bytes] = set()
+    added, removed = set[bytes](), set[bytes]()
     for change in entry.changes:
         match change:
             case MailAdd():
                 if change.uid != uidnext:
                     return "a UID other than UIDNEXT"
-                if change.guid in added or _holds(tx, chain.id, change.guid):
+                if change.guid in added or (change.guid not in removed and _holds(tx, chain.id, change.guid)):
                     return "a GUID that the mailbox already holds"
                 uidnext = change.uid + 1
                 added.add(change.guid)
             case MailDel(uids) | FlagAdd(uids, _) | FlagDel(uids, _):
                 if _count(tx, chain.id, uids) != len(uids):
                     return "a UID that does not exist"
+                if isinstance(change, MailDel) and len(entry.changes) > 1:
+                    removed |= _guids_at(tx, chain.id, uids)
             case Raise():
                 wrong = why_not_raise(change.uidnext, uidnext)
                 if wrong:
@@ -336,6 +338,10 @@ def _row_at(tx: Transaction, mailbox_id: bytes, uid: int) -> Row | None:
 def _holds(tx: Transaction, mailbox_id: bytes, guid: bytes) -> bool:
     query = "SELECT 1 FROM by_guid WHERE guid = ? AND mailbox = ?"
     return tx.connection.execute(query, (guid, mailbox_id)).fetchone() is not None
+
+
+def _guids_at(tx: Transaction, mailbox_id: bytes, uids: UidSet) -> set[bytes]:
+    return {row.guid for row in queries.mailbox_rows(tx.connection, mailbox_id, uids)}
 
 
 def _count(tx: Transaction, mailbox_id: bytes, uids: UidSet) -> int:

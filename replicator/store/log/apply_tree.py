@@ -121,6 +121,8 @@ def _remove_annotations(tx: Transaction, chain: Chain, user: str, mailbox_id: by
         (user, mailbox_id),
     ).fetchall()
     chain.fingerprint = rows.remove(chain.fingerprint, *map(rows.fingerprint, gone))
+    if any(name == KEPT_UIDVALIDITY for _, _, name, *_ in gone):
+        tx.commit.retired.append(mailbox_id)  # it is still visible if it has mail that no client has expunged
 
 
 def _replace(chain: Chain, before: tuple[object, ...] | None, after: tuple[object, ...]) -> None:

@@ -207,6 +207,30 @@ def raise_numbers(tx: Transaction, key: MailboxKey, uidnext: int, modseq: int) -
     return _commit(tx, key, [raised], modseq=max(modseq, highest + 1)).dot
 
 
+def renumber(tx: Transaction, key: MailboxKey, wanted: Iterable[tuple[bytes, int]]) -> Placed:
+    """Give messages, by GUID, these UIDs, in one entry; a message whose UID is below UIDNEXT gets the next one.
+
+    A message that is gone is left out, and one that has its UID keeps it.
+    """
+    rows = {guid: queries.row_of_guid(tx.connection, guid, key.mailbox_id) for guid, _ in wanted}
+    moves = {row.uid: (row, uid) for guid, uid in wanted if (row := rows[guid]) is not None and row.uid != uid}
+    uids = {row.guid: row.uid for row in rows.values() if row is not None}
+    if not moves:
+        return Placed(tuple(uids.values()), _head_of(tx, key))
+    changes: list[Change] = [MailDel(UidSet.of(moves))]
+    uidnext = _uidnext(tx, key, len(moves))
+    for row, uid in moves.values():
+        if uid > uidnext and why_not_raise(uid, uidnext) is None:
+            changes.append(Raise(uid))
+            uidnext = uid
+        flags = tuple(sorted(row.visible_flags()))
+        add = MailAdd(uidnext, row.guid, row.received_ms, flags, row.size_bytes, row.content_hash, copied=True)
+        changes.append(add)
+        uids[row.guid] = uidnext
+        uidnext += 1
+    return Placed(tuple(uids.values()), _commit(tx, key, changes).dot)
+
+
 def absent(tx: Transaction, key: MailboxKey, uids: UidSet) -> UidSet:
     """Return the UIDs that name no message: it was expunged, or a merge has given it another UID."""
     gaps: list[tuple[int, int]] = []

@@ -56,6 +56,7 @@ class Client:
         habits = {
             self._save: 7.0, self._deliver: 2.0, self._flag: 4.0, self._flag_unchanged: 2.0, self._expunge: 3.0,
             self._copy: 3.0, self._move: 1.0, self._change_folders: 1.5, self._annotate: 1.5, self._raise_numbers: 0.5,
+            self._renumber: 0.5,
         }  # fmt: skip
         if world.plan.undeletes:
             habits[self._undelete] = 1.0
@@ -212,6 +213,13 @@ class Client:
             assert view.uidnext >= uidnext, "UIDNEXT was not raised"
             assert view.highestmodseq >= modseq, "HIGHESTMODSEQ was not raised"
         return f"raises numbers of {view.mailbox_id.hex()[:4]} to {uidnext} and {modseq}"
+
+    async def _renumber(self, node: Node, view: MailboxView) -> str:
+        """Give some messages other UIDs, as after a Dovecot and the cluster have both given theirs."""
+        chosen = self._pick_messages(view)
+        wanted = {one.uid: view.uidnext + self._dice.randrange(5) for one in chosen}
+        await node.mail.renumber(view, wanted)
+        return f"gives {_uids(chosen)} in {view.mailbox_id.hex()[:4]} the UIDs {sorted(wanted.values())}"
 
     async def _deliver(self, node: Node, view: MailboxView) -> str:  # noqa: ARG002 - as the other actions
         """Deliver a mail as LMTP does, to the client's user or to one who has had no mail yet."""

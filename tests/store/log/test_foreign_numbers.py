@@ -22,7 +22,19 @@ from resync.folder_tree import UIDVALIDITY_MAX
 from resync.state import MERGE_HEADROOM
 from tests.store import consistency
 from tests.store.branching import TREE
-from tests.store.harness import ALICE, INBOX, Job, annotating, creating, deleting, expunging, guid, renaming, saving
+from tests.store.harness import (
+    ALICE,
+    INBOX,
+    Job,
+    annotating,
+    creating,
+    deleting,
+    expunging,
+    flagging,
+    guid,
+    renaming,
+    saving,
+)
 from tests.store.memory_node import MemoryNode
 
 A, B = b"a" * 16, b"b" * 16
@@ -172,6 +184,71 @@ def test_sides_that_have_raised_apart_become_equal(node: MemoryNode) -> None:
     assert numbers(node) == numbers(other) == (52, 71)
 
 
+# ---- other UIDs
+
+
+def renumbering(**wanted: int) -> Job[sequencer.Placed]:
+    pairs = [(guid(sum(name.encode())), uid) for name, uid in wanted.items()]
+    return lambda tx: sequencer.renumber(tx, INBOX, pairs)
+
+
+def uids_by_text(node: MemoryNode) -> dict[str, int]:
+    names = {guid(ord(name)): name for name in "abcdef"}
+    return {names[row.guid]: row.uid for row in queries.mailbox_rows(node.connection, INBOX.mailbox_id)}
+
+
+def test_messages_get_other_uids_and_stay_the_same_messages(node: MemoryNode) -> None:
+    node.write(bringing(a=1, b=2, c=3))
+    node.write(flagging(2, added=["\\Seen"]))
+    placed = node.write(renumbering(a=7, b=8))
+    assert placed.uids == (7, 8)
+    assert uids_by_text(node) == {"c": 3, "a": 7, "b": 8}
+    flags = {row.uid: row.visible_flags() for row in queries.mailbox_rows(node.connection, INBOX.mailbox_id)}
+    assert flags == {3: frozenset(), 7: frozenset(), 8: {"\\Seen"}}
+    assert node.connection.execute("SELECT COUNT(*) FROM expunged").fetchone() == (0,), "nothing is to be undeleted"
+    assert node.write(renumbering(a=7, b=8)) == replace(placed, dot=placed.dot), "a repeated request changes nothing"
+
+
+def test_message_that_is_gone_is_not_renumbered(node: MemoryNode) -> None:
+    node.write(bringing(a=1, b=2))
+    node.write(expunging(1))
+    assert node.write(renumbering(a=7, b=2)).uids == (2,)
+    assert node.write(renumbering(a=7, b=1)).uids == (3,), "a UID below UIDNEXT cannot be given"
+
+
+def test_other_nodes_take_in_other_uids(node: MemoryNode) -> None:
+    other = MemoryNode("dc2.a")
+    node.write(bringing(a=1, b=2))
+    node.write(renumbering(a=7))
+    for item in node.log():
+        other.take(item)
+    assert uids_by_text(other) == {"b": 2, "a": 7}
+    consistency.check(other.connection)
+
+
+def test_message_renumbered_here_and_changed_there_stays_once(node: MemoryNode) -> None:
+    other = MemoryNode("dc2.a")
+    node.write(bringing(a=1, b=2, c=3))
+    for item in node.log():
+        other.take(item)
+    node.write(renumbering(a=7, b=8))
+    other.write(expunging(1))
+    other.write(expunging(2))
+    join(node, other, INBOX)
+    assert uids_by_text(node) == {"c": 3, "a": 7, "b": 8}
+
+
+def test_entry_may_add_again_only_what_it_has_removed_before(node: MemoryNode) -> None:
+    other = MemoryNode("dc2.a")
+    node.write(bringing(a=1, b=2))
+    node.write(renumbering(a=7))
+    first, second = node.log()
+    removal, *rest = second.entry.changes
+    other.take(first)
+    other.take(replace(second, entry=replace(second.entry, changes=(*rest, removal))))
+    assert uids_by_text(other) == {"a": 1, "b": 2}, "it waits like another branch"
+
+
 # ---- UIDVALIDITY
 
 
@@ -187,6 +264,17 @@ def test_folder_without_mail_gets_the_uidvalidity_of_another_server(node: Memory
     assert uidvalidity(node, "b") == KEPT
     node.write(keeping(A, None))
     assert uidvalidity(node, "b") == own
+
+
+def test_deleted_folder_that_still_has_mail_shows_its_own_uidvalidity(node: MemoryNode) -> None:
+    node.write(creating("a", INBOX.mailbox_id))
+    own = uidvalidity(node, "a")
+    node.write(keeping(INBOX.mailbox_id, KEPT))
+    node.write(saving(b"text", guid(1)))
+    node.commits.clear()
+    node.write(deleting(INBOX.mailbox_id))
+    assert uidvalidity(node, "a") == own
+    assert INBOX.mailbox_id in node.commits[-1].retired, "sessions that know the other UIDVALIDITY end"
 
 
 def test_clients_see_nothing_of_it_among_their_annotations(node: MemoryNode) -> None:

@@ -13,6 +13,7 @@ from protocol.commands import (
     NewMessage,
     Parts,
     Raise,
+    Renumber,
     Reply,
     Save,
     SaveAll,
@@ -141,6 +142,26 @@ class RaiseRequest:
     def run(self, tx: Transaction) -> Reply:
         """Number the change; the reply is Done."""
         return Done(sequencer.raise_numbers(tx, self.key, self.uidnext, self.modseq))
+
+
+@dataclass(frozen=True, slots=True)
+class RenumberRequest:
+    """Request to give messages, each named by its UID and its GUID, other UIDs, all in one entry."""
+
+    key: MailboxKey
+    uids: UidSet
+    guids: tuple[bytes, ...]
+    wanted: tuple[int, ...]
+    can_repeat: bool = True
+
+    def command(self, link: PeerLink) -> Command:
+        """Return a RENUMBER. Raises UnavailableError."""
+        check_raises(link)
+        return Renumber(link.number(self.key), self.uids, self.guids, self.wanted)
+
+    def run(self, tx: Transaction) -> Reply:
+        """Number the change; the reply is Saved."""
+        return saved(sequencer.renumber(tx, self.key, [*zip(self.guids, self.wanted, strict=True)]))
 
 
 def check_raises(link: PeerLink) -> None:
