@@ -79,6 +79,7 @@ class FoundFolder:
     name: str
     mailbox_id: str
     uidvalidity: int
+    uidnext: int = 1
     messages: int = 0
 
 

@@ -2,7 +2,9 @@
 
 Where the folder is new here, it gets the source's UIDVALIDITY, a HIGHESTMODSEQ above all that clients know, the mail
 under its UIDs in their order, and at last the source's UIDNEXT; so clients go on with what they have. Mail without a
-UID at the source comes after that. A folder that has mail of its own gets the mail under new UIDs.
+UID at the source comes after that. A folder that has mail of its own gets the mail under new UIDs. So does one in which
+mail has come by another way since an earlier import, under a UID that names another mail at the source: then clients
+must not go on with what they have, and the folder gets a UIDVALIDITY of its own.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ class FolderImport:
         self._folder = folder
         self._here = here
         self._advance = advance
+        self._keeps = False  # whether mail has the UIDs of the source here
         self._contents: dict[str, list[int]] = {}
+        self._uids_here = frozenset[int]()
         self._refused_flags = set[str]()
 
     def run(self, reader: FolderReader) -> None:
@@ -68,16 +72,18 @@ class FolderImport:
         self.result.present = max(0, self._folder.messages - len(new))
         self.result.left = len(new)
         self._advance(self.result.present)
-        if new:
+        if new or self._is_known:
             self._contents = self._client.contents(self._user, self._folder.name)
-        keeps = self._keep_numbers()
-        self._save_all(reader, [message for message in new if message.uid is not None], keeps=keeps)
-        if keeps and self._folder.uidnext is not None and not self._stop.reason:
+            self._uids_here = frozenset(uid for uids in self._contents.values() for uid in uids)
+        self._keeps = self._keep_numbers()
+        self._save_all(reader, [message for message in new if message.uid is not None])
+        self._check_foreign()
+        if self._keeps and self._folder.uidnext is not None and not self._stop.reason:
             self._client.raise_numbers(self._user, self._folder.name, self._uidnext(listing), 0)
-        self._save_all(reader, [message for message in new if message.uid is None], keeps=False)
-        if keeps and self._is_known and listing.uids is not None and not self._stop.reason:
+        self._save_all(reader, [message for message in new if message.uid is None])
+        if self._keeps and self._is_known and listing.uids is not None and not self._stop.reason:
             self._take_over(listing, listing.uids)
-        self._end(listing, keeps=keeps)
+        self._end(listing)
 
     def _uidnext(self, listing: Listing) -> int:
         """Return a UIDNEXT above all UIDs of the source: mail may have come since it was looked at."""
@@ -105,15 +111,15 @@ class FolderImport:
             self._client.raise_numbers(self._user, self._folder.name, 1, self._folder.highestmodseq)
         return True
 
-    def _save_all(self, reader: FolderReader, messages: Sequence[SourceMessage], *, keeps: bool) -> None:
+    def _save_all(self, reader: FolderReader, messages: Sequence[SourceMessage]) -> None:
         """Save messages in their order, reading ahead while the node works."""
         batches = self._batches(reader, messages)
         with ThreadPoolExecutor(1) as ahead:
             coming = ahead.submit(next, batches, ())
             while batch := coming.result():
                 coming = ahead.submit(next, batches, ())
-                if new := [read for read in batch if self._is_to_save(read, keeps=keeps)]:
-                    self._save(new, keeps=keeps)
+                if new := [read for read in batch if self._is_to_save(read)]:
+                    self._save(new)
 
     def _batches(self, reader: FolderReader, messages: Iterable[SourceMessage]) -> Iterator[Sequence[ReadMessage]]:
         """Yield messages in batches of one request each, until the import is stopped."""
@@ -129,7 +135,7 @@ class FolderImport:
         if batch:
             yield batch
 
-    def _is_to_save(self, read: ReadMessage, *, keeps: bool) -> bool:
+    def _is_to_save(self, read: ReadMessage) -> bool:
         """Return True for a message with a text that the folder does not hold; count others."""
         if read.error is not None:
             self._fail([read], read.error)
@@ -138,7 +144,7 @@ class FolderImport:
             self._done([read])
         elif (uid := self._present(read)) is not None:
             self.result.present += 1
-            self._remember(read.message, None, is_moved=not keeps or uid != read.message.uid)
+            self._remember(read.message, None, uid)
             self._done([read])
         else:
             return True
@@ -152,7 +158,7 @@ class FolderImport:
                 return uids.pop(uids.index(read.message.uid) if read.message.uid in uids else 0)
         return None
 
-    def _save(self, batch: Sequence[ReadMessage], *, keeps: bool) -> None:
+    def _save(self, batch: Sequence[ReadMessage]) -> None:
         """Save the messages by one request or, if the node refuses that, one by one: one of them may be the cause.
 
         After an error of the node they are not tried again: they may be there. Where UIDs are kept, those after them
@@ -160,19 +166,19 @@ class FolderImport:
         """
         if self._stop.reason:
             return
-        new = [self._new_mail(read, keeps=keeps) for read in batch]
+        new = [self._new_mail(read) for read in batch]
         try:
             uids = self._client.save_all(self._user, self._folder.name, new)
         except RefusedError as error:
             is_full = error.status == HTTPStatus.INSUFFICIENT_STORAGE
             if len(batch) > 1 and (is_full or error.status < HTTPStatus.INTERNAL_SERVER_ERROR):
                 for one in batch:
-                    self._save([one], keeps=keeps)
+                    self._save([one])
                 return
             self._fail(batch, error.message)
             if is_full:
                 self._stop_all.set(error.message)
-            elif keeps and error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            elif self._keeps and error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
                 self._stop.set(error.message)
         except UnreachableError as error:
             self._fail(batch, error.message)
@@ -180,13 +186,13 @@ class FolderImport:
         else:
             self.result.imported += len(batch)
             for mail, read, uid in zip(new, batch, uids, strict=True):
-                self._remember(read.message, mail.flags, is_moved=not keeps or uid != read.message.uid)
+                self._remember(read.message, mail.flags, uid)
             self._done(batch)
 
-    def _new_mail(self, read: ReadMessage, *, keeps: bool) -> SentMessage:
+    def _new_mail(self, read: ReadMessage) -> SentMessage:
         message = read.message
         return SentMessage(
-            read.text, self._settable(message.flags), message.received_ms, message.uid if keeps else None
+            read.text, self._settable(message.flags), message.received_ms, message.uid if self._keeps else None
         )
 
     def _settable(self, flags: frozenset[str]) -> frozenset[str]:
@@ -211,23 +217,44 @@ class FolderImport:
             taking.stayed,
         )
 
-    def _remember(self, message: SourceMessage, flags: frozenset[str] | None, *, is_moved: bool) -> None:
-        if message.uid is None:
-            self.memory.moved += self._folder.uidvalidity is not None
+    def _remember(self, message: SourceMessage, flags: frozenset[str] | None, uid: int | None) -> None:
+        """Remember that a message is here under this UID, and the flags that both sides have, if they are known."""
+        if message.uid is None:  # no client has seen it yet
             return
         self.memory.taken.add(message.uid)
-        if is_moved:
-            self.memory.moved += 1
-        elif flags is not None:
-            self.memory.flags[message.uid] = flags
+        if self._keeps and uid == message.uid:
+            if flags is not None:
+                self.memory.flags[uid] = flags
+            return
+        self.memory.moved += 1
+        # A UID that another import has passed over, since the mail could not be imported, names nothing here.
+        if self._keeps and (message.uid in self._uids_here or message.uid >= self._here.uidnext):
+            self._give_up_uids(message.uid)
 
-    def _end(self, listing: Listing, *, keeps: bool) -> None:
+    def _check_foreign(self) -> None:
+        """Give the UIDs up if mail that has come by another way has one that named other mail at the source."""
+        if not (self._keeps and self._is_known) or self._stop.reason:
+            return
+        below = self._folder.uidnext or 0
+        foreign = [uid for uid in self._uids_here if uid < below and uid not in self.memory.taken]
+        if foreign:
+            self._give_up_uids(min(foreign))
+
+    def _give_up_uids(self, uid: int) -> None:
+        """Give the folder a UIDVALIDITY of its own: a UID names different mails here and at the source."""
+        self._client.keep_uidvalidity(self._user, self._folder.name, None)
+        self._keeps = False
+        self.notes.append(
+            f"{self._folder.name}: mail programs load it anew, because other mail has come under UID {uid} here"
+        )
+
+    def _end(self, listing: Listing) -> None:
         """Remember what another import may leave out, unless this one has left something out."""
         is_whole = not (self.failures or self.result.left)
         self.memory.version = self._folder.version if is_whole else None
         self.memory.highestmodseq = self._folder.highestmodseq if is_whole and listing.uids is not None else None
         if self._folder.uidvalidity is not None:
-            self.result.uids_kept = keeps and not self.memory.moved
+            self.result.uids_kept = self._keeps and not self.memory.moved
 
     def _fail(self, batch: Sequence[ReadMessage], reason: str) -> None:
         self.failures += [Failure(one.message.name, reason) for one in batch]

@@ -39,7 +39,8 @@ class MailImport:
         with NodeClient(self._node) as client:
             known = client.folders(self._user)
             here = {
-                one.name: FoundFolder(one.name, one.mailbox_id, one.uidvalidity, one.messages) for one in known.folders
+                one.name: FoundFolder(one.name, one.mailbox_id, one.uidvalidity, one.uidnext, one.messages)
+                for one in known.folders
             }
             folders = [(folder, made) for folder in self._source.folders if (made := self._made(client, folder, here))]
             self._subscribe(

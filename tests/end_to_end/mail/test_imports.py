@@ -55,12 +55,17 @@ def user() -> str:
 
 def run(node: Node, tmp_path: Path, *arguments: object, code: int = 0) -> Any:
     """Run an import; return its result."""
-    words = [*arguments, "--url", f"http://{node.address('http').host}:{node.address('http').port}", "--json"]
-    words += ["--state", tmp_path / "state"]
-    command = [sys.executable, "-m", "replicator", "import", *map(str, words)]
+    command = run_command(node, tmp_path, *arguments)
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout)
+
+
+def run_command(node: Node, tmp_path: Path, *arguments: object) -> list[str]:
+    """Return the command of an import."""
+    host, port = node.address("http")
+    words = (*arguments, "--url", f"http://{host}:{port}", "--json", "--state", tmp_path / "state")
+    return [sys.executable, "-m", "replicator", "import", *map(str, words)]
 
 
 def check_same(server: Dovecot, node: Node, user: str) -> None:
@@ -187,6 +192,62 @@ def test_users_of_a_list_are_imported_by_a_master(server: Dovecot, node: Node, u
         check_same(server, node, one)
     again = run(node, tmp_path, *options, code=1)
     assert [(one["imported"], one["present"]) for one in again] == [(0, 14)] * 3 + [(0, 0)] * 2
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_uids_are_given_up_where_mail_has_come_by_another_way(
+    server: Dovecot, node: Node, user: str, tmp_path: Path, *, lost: bool
+) -> None:
+    fill(server, user)
+    run(node, tmp_path, user, server.mail(user))
+    old, new = client(server.address, user), client(node.address("imap"), user)
+    for connection in (old, new):
+        connection.append("INBOX", "", None, b"Subject: %d\r\n\r\nx\r\n" % connection.port)
+    assert shown(old, "INBOX").messages[-1].uid == shown(new, "INBOX").messages[-1].uid
+    new.logout()  # the node would end the session
+    if lost:
+        shutil.rmtree(tmp_path / "state")
+    result = run(node, tmp_path, user, server.mail(user))
+    [inbox] = [folder for folder in result["folders"] if folder["name"] == "INBOX"]
+    assert (inbox["imported"], inbox["uids_kept"]) == (1, False)
+    assert [note for note in result["notes"] if "other mail has come under UID 13 here" in note]
+    new = client(node.address("imap"), user)
+    assert shown(new, "INBOX").uidvalidity != shown(old, "INBOX").uidvalidity
+    assert len(shown(new, "INBOX").messages) == 11
+    assert run(node, tmp_path, user, server.mail(user))["imported"] == 0
+    old.logout()
+    new.logout()
+
+
+def test_mail_that_comes_here_is_no_reason_to_give_uids_up_as_long_as_its_uid_is_new(
+    server: Dovecot, node: Node, user: str, tmp_path: Path
+) -> None:
+    fill(server, user)
+    run(node, tmp_path, user, server.mail(user))
+    old, new = client(server.address, user), client(node.address("imap"), user)
+    new.append("INBOX", "", None, b"Subject: here\r\n\r\nx\r\n")
+    old.select("INBOX")
+    old.uid("STORE", "3", "+FLAGS", "(\\Answered)")
+    result = run(node, tmp_path, user, server.mail(user))
+    assert all(folder["uids_kept"] for folder in result["folders"]), json.dumps(result)
+    assert result["reflagged"] == 1
+    old.logout()
+    new.logout()
+
+
+def test_interrupted_import_goes_on_with_uids(server: Dovecot, node: Node, user: str, tmp_path: Path) -> None:
+    fill(server, user, messages=400)
+    command = run_command(node, tmp_path, user, server.mail(user))
+    new = client(node.address("imap"), user)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while len(new.select("INBOX")[1]) and new.select("INBOX")[1] == [b"0"]:
+            assert process.poll() is None
+        process.kill()
+    new.logout()
+    result = run(node, tmp_path, user, server.mail(user))
+    assert result["failures"] == []
+    assert result["imported"] + result["present"] == 532
+    check_same(server, node, user)
 
 
 MBSYNC = shutil.which("mbsync")
