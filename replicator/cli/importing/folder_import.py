@@ -46,6 +46,7 @@ class FolderImport:
         *,
         here: FoundFolder,
         known: FolderMemory | None,
+        keep_memory: Callable[[FolderMemory], None],
         stop: StopSign,
         advance: Advance,
     ) -> None:
@@ -54,6 +55,7 @@ class FolderImport:
         self.notes: list[str] = []
         self.memory = known or FolderMemory(here.mailbox_id, folder.uidvalidity)
         self._is_known = known is not None
+        self._keep_memory = keep_memory  # from time to time
         self._stop_all, self._stop = stop, StopSign(stop)
         self._client = client
         self._user = user
@@ -95,20 +97,22 @@ class FolderImport:
         wanted = self._folder.uidvalidity
         if wanted is None:
             return False
-        if self._here.uidvalidity != wanted:
-            if self._here.messages:
-                self.notes.append(f"{self._folder.name}: has had mail here, so what comes gets new UIDs")
-                return False
-            try:
+        if self._here.uidvalidity != wanted and self._here.messages:
+            self.notes.append(f"{self._folder.name}: has had mail here, so what comes gets new UIDs")
+            return False
+        try:
+            if self._here.uidvalidity != wanted:
                 uidvalidity = self._client.keep_uidvalidity(self._user, self._folder.name, wanted)
                 self._here = replace(self._here, uidvalidity=uidvalidity)
-            except RefusedError as error:
-                if error.status != HTTPStatus.CONFLICT:
-                    raise
-                self.notes.append(f"{self._folder.name}: gets new UIDs: {error.detail}")
-                return False
-        if self._folder.highestmodseq is not None:
-            self._client.raise_numbers(self._user, self._folder.name, 1, self._folder.highestmodseq)
+            if self._folder.highestmodseq is not None:
+                self._client.raise_numbers(self._user, self._folder.name, 1, self._folder.highestmodseq)
+        except RefusedError as error:
+            if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise
+            if self._here.uidvalidity == wanted:  # clients would miss changes below the HIGHESTMODSEQ that they know
+                self._client.keep_uidvalidity(self._user, self._folder.name, None)
+            self.notes.append(f"{self._folder.name}: gets new UIDs: {error.detail}")
+            return False
         return True
 
     def _save_all(self, reader: FolderReader, messages: Sequence[SourceMessage]) -> None:
@@ -175,6 +179,10 @@ class FolderImport:
                 for one in batch:
                     self._save([one])
                 return
+            if error.status == HTTPStatus.CONFLICT and (bare := _without_keywords(batch[0])) != batch[0]:
+                self._save([bare])  # mail is worth more than its keywords, of which a folder may have too many
+                self.failures.append(Failure(bare.message.name, f"imported without its keywords: {error.detail}"))
+                return
             self._fail(batch, error.message)
             if is_full:
                 self._stop_all.set(error.message)
@@ -188,6 +196,7 @@ class FolderImport:
             for mail, read, uid in zip(new, batch, uids, strict=True):
                 self._remember(read.message, mail.flags, uid)
             self._done(batch)
+        self._keep_memory(self.memory)
 
     def _new_mail(self, read: ReadMessage) -> SentMessage:
         message = read.message
@@ -264,3 +273,8 @@ class FolderImport:
     def _done(self, batch: Sequence[ReadMessage]) -> None:
         self.result.left -= len(batch)
         self._advance(len(batch))
+
+
+def _without_keywords(read: ReadMessage) -> ReadMessage:
+    flags = frozenset(flag for flag in read.message.flags if flag.lower() in _SYSTEM)
+    return read._replace(message=replace(read.message, flags=flags))

@@ -52,6 +52,7 @@ class MailImport:
                     work.result()
             except KeyboardInterrupt:
                 self._stop.set("interrupted")
+        self._remember(self._memory.close)
         self.result.folders.sort(key=lambda folder: folder.name)
         self.result.stopped = self._stop.reason
         return self.result
@@ -89,7 +90,16 @@ class MailImport:
             advance(folder.messages)
             return
         with NodeClient(self._node) as client:
-            work = FolderImport(client, self._user, folder, here=here, known=known, stop=self._stop, advance=advance)
+            work = FolderImport(
+                client,
+                self._user,
+                folder,
+                here=here,
+                known=known,
+                keep_memory=lambda memory: self._remember(partial(self._memory.keep_at_times, folder.name, memory)),
+                stop=self._stop,
+                advance=advance,
+            )
             try:
                 if not self._stop.reason:
                     self._fill(work, folder)

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,8 @@ from typing import Any, cast
 from protocol.values import UidSet
 from replicator.mail.lookup import parse_uids
 
+WRITTEN_AFTER_S = 10.0
+"""Seconds between two writes: what comes in between is done again after a crash, if it is not found here already."""
 _FILE_MODE, _DIRECTORY_MODE = 0o600, 0o700  # names of folders are for nobody else
 
 Flags = frozenset[str]
@@ -59,58 +62,74 @@ class FolderMemory:
 class ImportMemory:
     """The memory of one user's source, which several threads use. `subscriptions`: those that were taken."""
 
-    def __init__(self, file: Path | None, about: Mapping[str, str]) -> None:
+    def __init__(self, file: Path, about: Mapping[str, str]) -> None:
         self.subscriptions: frozenset[str] = frozenset()
         self._file = file
         self._about = about
-        self._folders: dict[str, FolderMemory] = {}
+        self._folders: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
-        if file is not None and file.is_file():
-            self._read(file)
+        self._written_s = time.monotonic()
+        if file.is_file():
+            self._read()
 
     def folder(self, name: str) -> FolderMemory | None:
         """Return what is known of a folder."""
-        return self._folders.get(name)
+        with self._lock:
+            document = self._folders.get(name)
+        return None if document is None else _folder(document)
 
     def keep(self, name: str, folder: FolderMemory) -> None:
-        """Remember a folder; the file is written. Raises OSError."""
+        """Remember a folder. Raises OSError."""
+        document = folder.document()
         with self._lock:
-            self._folders[name] = folder
-            self._write()
+            self._folders[name] = document
+            self._write_at_times()
+
+    def keep_at_times(self, name: str, folder: FolderMemory) -> None:
+        """Remember a folder that goes on growing, unless the file was written lately. Raises OSError."""
+        if time.monotonic() - self._written_s > WRITTEN_AFTER_S:
+            self.keep(name, folder)
 
     def keep_subscriptions(self, names: Iterable[str]) -> None:
-        """Remember subscriptions; the file is written. Raises OSError."""
+        """Remember subscriptions. Raises OSError."""
         with self._lock:
             self.subscriptions |= {*names}
+            self._write_at_times()
+
+    def close(self) -> None:
+        """Write the file. Raises OSError."""
+        with self._lock:
             self._write()
 
-    def _read(self, file: Path) -> None:
+    def _read(self) -> None:
         """Read what was remembered; a file that makes no sense is as none, since it only saves time."""
         try:
-            document = cast("dict[str, Any]", json.loads(file.read_bytes()))
-            self._folders = {name: _folder(one) for name, one in document["folders"].items()}
-            self.subscriptions = frozenset(map(str, document["subscriptions"]))
+            document = cast("dict[str, Any]", json.loads(self._file.read_bytes()))
+            folders, subscriptions = document["folders"], frozenset(map(str, document["subscriptions"]))
+            for one in folders.values():
+                _folder(one)
         except (KeyError, TypeError, ValueError, AttributeError):
-            self._folders, self.subscriptions = {}, frozenset()
+            return
+        self._folders, self.subscriptions = folders, subscriptions
+
+    def _write_at_times(self) -> None:
+        if time.monotonic() - self._written_s > WRITTEN_AFTER_S:
+            self._write()
 
     def _write(self) -> None:
-        if self._file is None:
-            return
-        folders = {name: folder.document() for name, folder in self._folders.items()}
-        document = {**self._about, "subscriptions": sorted(self.subscriptions), "folders": folders}
+        document = {**self._about, "subscriptions": sorted(self.subscriptions), "folders": self._folders}
         unfinished = self._file.with_suffix(".new")
         with os.fdopen(
             os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _FILE_MODE), "w", encoding="utf-8"
         ) as out:
             json.dump(document, out)
         unfinished.replace(self._file)
+        self._written_s = time.monotonic()
 
 
-def memory_of(directory: Path | None, user: str, source: str) -> ImportMemory:
-    """Return the memory of a user's source; without a directory, an empty one. Raises OSError."""
+def memory_of(directory: Path, user: str, source: str) -> ImportMemory:
+    """Return the memory of a user's source. Raises OSError."""
     about = {"user": user, "source": source}
-    if directory is None:
-        return ImportMemory(None, about)
     directory.mkdir(_DIRECTORY_MODE, parents=True, exist_ok=True)
     name = hashlib.sha256(f"{user}\n{source}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return ImportMemory(directory / f"{name}.json", about)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +160,27 @@ def test_subscriptions_are_taken_once(served: ServedNode, invoke: Invoke, tmp_pa
     imported(served, invoke, root)
     listed = json.loads(invoke("mailbox", "list", "alice", "--json", "--url", served.url).stdout)
     assert listed["stray_subscriptions"] == ["bad_name"]
+
+
+def test_mail_comes_without_its_keywords_where_the_folder_has_too_many(
+    served: ServedNode, invoke: Invoke, tmp_path: Path
+) -> None:
+    fields = [f"X-Keywords: {' '.join(f'word{at}' for at in range(start, start + 60))}" for start in (0, 60, 30)]
+    mails = [FROM + f"{field}\nStatus: R\n\n{at}\n\n".encode() for at, field in enumerate(fields)]
+    imported(served, invoke, put(tmp_path, "mbox", mails[0]))
+    result = imported(served, invoke, put(tmp_path, "mbox", b"".join(mails)), code=1)
+    assert (result["imported"], result["left"]) == (2, 0)
+    [failure] = result["failures"]
+    assert failure["message"].endswith("mbox, message 2")
+    assert failure["reason"].startswith("imported without its keywords: a mailbox may have 100 keywords")
+    assert [len(message.flags) for message in served.messages("alice", "INBOX")] == [61, 1, 61]
+
+
+def test_folder_whose_modseq_cannot_be_kept_gets_new_uids(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    root = numbered(tmp_path / "Maildir", [5, 6], 9)
+    put(root, "dovecot.index.log", struct.pack("<BBHIIIIIQ", 1, 3, 40, 7, 1, 0, 0, 0, 2**61))
+    result = imported(served, invoke, root)
+    assert (result["imported"], result["folders"][0]["uids_kept"]) == (2, False)
+    assert "INBOX: gets new UIDs: " in result["notes"][0]
+    listed = json.loads(invoke("mailbox", "list", "alice", "--json", "--url", served.url).stdout)
+    assert listed["folders"][0]["uidvalidity"] != UIDVALIDITY
