@@ -63,7 +63,7 @@ class ShownFolder:
 
 
 @contextmanager
-def dovecot(layout: str = "") -> Iterator[Dovecot]:
+def dovecot(layout: str = "", extra: str = "") -> Iterator[Dovecot]:
     """Run a Dovecot that knows any user, and a master who may log in as any of them.
 
     Its directory is none of pytest's, which only their owner may enter.
@@ -71,7 +71,7 @@ def dovecot(layout: str = "") -> Iterator[Dovecot]:
     directory = Path(tempfile.mkdtemp(prefix="dovecot-"))
     try:
         directory.chmod(0o755)
-        with Dovecot(directory, layout, _EXTRA) as server:
+        with Dovecot(directory, layout, _EXTRA + extra) as server:
             yield server
     finally:
         shutil.rmtree(directory)

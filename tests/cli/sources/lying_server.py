@@ -64,11 +64,12 @@ def _serve(connection: socket.socket, server: LyingServer, answers: Mapping[str,
     with connection, suppress(OSError), connection.makefile("rb") as lines:
         connection.sendall(b"* OK hello\r\n")
         for line in lines:
-            tag, command = line.rstrip().split(b" ", 1)
+            found = re.fullmatch(rb"(\w+) ((UID \w+|\w+)[^\r\n]*)\r\n", line)
+            if found is None:  # TLS, for instance
+                return
+            tag, command, name = found.groups()
             server.asked.append(command)
-            found = re.match(rb"UID \w+|\w+", command)
-            assert found is not None
-            answer = answers.get(found[0].decode().upper(), b"")
+            answer = answers.get(name.decode().upper(), b"")
             said = answer(command) if callable(answer) else answer
             connection.sendall(said)
             if said and not said.endswith(b"\n"):

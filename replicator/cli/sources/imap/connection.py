@@ -194,7 +194,8 @@ def _connected(url: ImapUrl) -> _Plain | _Tls:
             _check_starttls(plain)
             plain.starttls(ssl.create_default_context())
     except (imaplib.IMAP4.error, OSError):
-        plain.shutdown()
+        with suppress(OSError):
+            plain.shutdown()
         raise
     return plain
 
