@@ -220,7 +220,7 @@ def _report_one(result: ImportResult, *, as_json: bool) -> None:
 
 
 def _report_many(wanted: list[Wanted], results: list[ImportResult], *, as_json: bool) -> None:
-    """Print what came of each user, those first of whom something was not taken last, where a reader looks."""
+    """Print what came of each user; last, where people look, those of whom something was not taken."""
     for one, result in zip(wanted, results, strict=True):
         _report_failures(result, f"{one.user}: ")
     if as_json:
