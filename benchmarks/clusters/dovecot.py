@@ -27,12 +27,16 @@ START_WITHIN_S = 10.0
 
 
 class Dovecot:
-    """A Dovecot under `directory`, which must be readable for all. Leaving the `with` block ends it."""
+    """A Dovecot under `directory`, which must be readable for all. Leaving the `with` block ends it.
 
-    def __init__(self, directory: Path) -> None:
+    `layout` is appended to the place of the mail, such as `:LAYOUT=fs`, and `extra` to the configuration.
+    """
+
+    def __init__(self, directory: Path, layout: str = "", extra: str = "") -> None:
         if not PROGRAM.exists():
             raise MeasurementError("Dovecot is not installed: apt-get install dovecot-imapd")
         self._directory = directory
+        self._layout, self._extra = layout, extra
         self._user = pwd.getpwuid(os.getuid()) if os.getuid() else pwd.getpwnam("nobody")
         self._reserved = reserve_ports(1)[0]
         self.address = Address(HOST, int(self._reserved.getsockname()[1]))
@@ -42,17 +46,25 @@ class Dovecot:
 
     def fill(self, user: str, mails: Iterable[bytes]) -> None:
         """Write a Maildir with these mails, in their order, before the server starts."""
-        maildir = self._directory / "mail" / user
+        maildir = self.mail(user)
         for name in ("new", "cur", "tmp"):
             (maildir / name).mkdir(parents=True)
         for number, mail in enumerate(mails, 1):
             (maildir / "cur" / f"{number:010d}.bench,S={len(mail)}:2,").write_bytes(mail)
 
+    def mail(self, user: str) -> Path:
+        """Return where a user's mail is."""
+        return self._directory / "mail" / user
+
+    def own(self, path: Path) -> None:
+        """Give what was made for the server while it runs to its user."""
+        for one in (path, *path.rglob("*")):
+            os.chown(one, self._user.pw_uid, self._user.pw_gid)
+
     def __enter__(self) -> Self:
         configuration = self._directory / "dovecot.conf"
         configuration.write_text(self._configuration(), encoding="utf-8")
-        for path in (self._directory, *self._directory.rglob("*")):
-            os.chown(path, self._user.pw_uid, self._user.pw_gid)
+        self.own(self._directory)
         with (self._directory / "output.log").open("ab") as log:
             command = [str(PROGRAM), "-F", "-c", str(configuration)]
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -96,7 +108,7 @@ ssl = no
 disable_plaintext_auth = no
 default_internal_user = {user.pw_name if os.getuid() else "dovecot"}
 default_login_user = {user.pw_name if os.getuid() else "dovenull"}
-mail_location = maildir:{directory}/mail/%u
+mail_location = maildir:{directory}/mail/%u{self._layout}
 mail_uid = {user.pw_uid}
 mail_gid = {user.pw_gid}
 first_valid_uid = 1
@@ -123,6 +135,7 @@ service imap-login {{
 service imap {{
   process_limit = {SESSIONS_MAX}
 }}
+{self._extra}
 """
 
 

@@ -22,10 +22,10 @@ A folder name in a path is one segment (`Archive%2F2024`); `flags` are separated
 like everything else. A batch is MessagePack: an array with `[received_ms or nil, [flag, ...], body, uid or nil]` for
 each message, `BATCH_MAX` at most; the last value may be left out. `uid` is the UID at another server: the message gets
 it unless the folder's UIDNEXT is above it. Folders are in `mail.folder_routes`, mail to take away in
-`mail.mail_routes`, mail to remove in `mail.expunge_routes`, numbers of mailboxes in `mail.number_routes`, long-running
-operations in `tasks.routes`, what happened to mail in `story_routes`, traces of the protocol in `trace_routes`,
-sessions in `session_routes`, users in `users.routes`, answers for proxies in `proxy_routes`, the page for operators in
-`page`.
+`mail.mail_routes`, mail to remove in `mail.expunge_routes`, numbers of mailboxes in `mail.number_routes`, changes of an
+import in `mail.change_routes`, long-running operations in `tasks.routes`, what happened to mail in `story_routes`,
+traces of the protocol in `trace_routes`, sessions in `session_routes`, users in `users.routes`, answers for proxies in
+`proxy_routes`, the page for operators in `page`.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from replicator.http.documents import (
     MessagesDocument,
     SavedDocument,
 )
+from replicator.http.mail.change_routes import CHANGE_ROUTES
 from replicator.http.mail.expunge_routes import EXPUNGE_ROUTES
 from replicator.http.mail.folder_routes import FOLDER_ROUTES
 from replicator.http.mail.mail_routes import MAIL_ROUTES
@@ -332,6 +333,7 @@ ROUTES: tuple[Route[HttpServices], ...] = (
     *MAIL_ROUTES,
     *EXPUNGE_ROUTES,
     *NUMBER_ROUTES,
+    *CHANGE_ROUTES,
     *STORY_ROUTES,
     *TRACE_ROUTES,
     *SESSION_ROUTES,

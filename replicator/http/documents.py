@@ -145,6 +145,21 @@ class ExpungeDocument(TypedDict):
     uids: str
 
 
+class TakenChangeDocument(TypedDict):
+    """Flags for the messages with these UIDs, of this UIDVALIDITY, that have the flags `was`; null: expunge them."""
+
+    uidvalidity: int
+    uids: str
+    was: list[str]
+    flags: list[str] | None
+
+
+class ChangesDocument(TypedDict):
+    """The UIDs, as a set, of the messages that were changed; it may be empty."""
+
+    changed: str
+
+
 class NewPassword(TypedDict):
     """The hash of a password, with its scheme."""
 

@@ -25,6 +25,7 @@ PARAMETERS = {
     "name": "the folder, or of the page the file",
     "new": "`true`: the folder must not exist (false)",
     "node": "the new master (the node itself)",
+    "use": "the special uses of the folder if it is created (RFC 6154), separated by spaces",
     "of": "a user or an address (all)",
     "peer": "the node at the other end of a link (all)",
     "received_ms": "the date of its receipt (now)",

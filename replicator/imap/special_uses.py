@@ -24,10 +24,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
         "[google mail]/bin",
     ),
 }  # fmt: skip
-r"""The supported uses of RFC 6154 section 2 with names that clients give such folders; the first existing name wins.
-
-No folder here presents the mail of others, as those of \All and \Flagged do.
-"""
+"""The supported uses (`SPECIAL_USES`) with names that clients give such folders; the first existing name wins."""
 _USES = {use.lower(): use for use in _NAMES}
 _LONGEST = max(len(name) for names in _NAMES.values() for name in names)
 

@@ -10,6 +10,8 @@ from replicator.users.names import check_user_name
 
 SPECIAL_USE = "/private/specialuse"
 """The annotation that holds a folder's special uses, separated by spaces (RFC 6154 section 4)."""
+SPECIAL_USES = ("\\Archive", "\\Drafts", "\\Junk", "\\Sent", "\\Trash")
+r"""The special uses (RFC 6154) that a folder can have: none presents the mail of others, as \All and \Flagged do."""
 USER_TABLE = ":users"
 """The account whose annotations are the users of the cluster (`replicator.user_table`); no user's name has a colon.
 

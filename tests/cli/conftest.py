@@ -19,10 +19,12 @@ def served(tmp_path: Path) -> Iterator[ServedNode]:
 
 
 @pytest.fixture
-def invoke() -> Invoke:
-    """Run the command line in this process, with `typed` as its input."""
+def invoke(tmp_path: Path) -> Invoke:
+    """Run the command line in this process, with `typed` as its input. What it remembers is in the test's directory."""
 
     def run(*arguments: object, typed: str = "") -> Result:
-        return CliRunner().invoke(cli, [str(argument) for argument in arguments], input=typed, prog_name="replicator")
+        environment = {"XDG_STATE_HOME": str(tmp_path / "state")}
+        words = [str(argument) for argument in arguments]
+        return CliRunner(env=environment).invoke(cli, words, input=typed, prog_name="replicator")
 
     return run

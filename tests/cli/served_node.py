@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +42,10 @@ class ServedNode:
 
     def bodies(self, user: str, folder: str) -> list[bytes]:
         return trio.from_thread.run(self.mail.bodies, user, folder, trio_token=self.token)
+
+    def run(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do something at the node."""
+        trio.from_thread.run(work, trio_token=self.token)
 
     def messages(self, user: str, folder: str) -> list[Message]:
         async def read() -> list[Message]:

@@ -190,6 +190,8 @@ GROUPS = (
             Call(_FOLDER, 201, "it is created"), Call(_FOLDER, 200, "it existed"),
             Call(f"{_USER}/folders/Old?new=true", 201, "it is created"),
             Call(f"{_USER}/folders/Old?new=true", 409, "it existed"),
+            Call(f"{_USER}/folders/Gesendet?use=%5CSent", 201, "it is created, for sent mail"),
+            Call(f"{_USER}/folders/Alles?use=%5CAll", 400, "there is no such use"),
             Call("/api/v1/users/eve/folders/Archive", 404, _NO_USER),
         )),
         Shown("GET", "/api/v1/users/{user}/folders", (
@@ -281,6 +283,13 @@ GROUPS = (
         ), "`node`, `uidvalidity` and `uids` as a look has told them, all required; 1000 UIDs at most",
               "`missing`: so many UIDs named nothing any more. `replicator undelete` brings the mail back until"
               " `until_ms`."),
+        Shown("POST", "/api/v1/users/{user}/folders/{name}/changes", (
+            Call(f"{_USER}/folders/INBOX/changes", 200, "those that had the flags `was` are changed",
+                 _json({"uidvalidity": UIDVALIDITY, "uids": "1:2", "was": ["\\Seen"], "flags": ["\\Seen", "A"]})),
+            Call(f"{_USER}/folders/INBOX/changes", 409, "another folder has got this name; nothing is changed",
+                 _json({"uidvalidity": 1, "uids": "1", "was": [], "flags": None})),
+        ), "`uidvalidity`, `uids` (1000 at most), `was`, the flags that the mail is expected to have, and `flags`,"
+           " those that it is to have; null: it is expunged"),
     )),
     Group("Stories", "What happened to mailboxes and mails, as this node's log tells it, also of deleted folders"
           " and of users who are gone. Members are told at [JSON output](command-line.md#json-output).", (

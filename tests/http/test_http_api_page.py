@@ -352,7 +352,7 @@ def test_openapi_document_tells_needed_parameters_and_truth_values() -> None:
     folder = "/api/v1/users/{user}/folders/{name}"
     [user, name, to] = described("put", f"{folder}/name")["parameters"]
     assert [each["required"] for each in (user, name, to)] == [True, True, True]
-    [_, _, new] = described("put", folder)["parameters"]
+    [_, _, new, _] = described("put", folder)["parameters"]
     assert (new["name"], new["required"], new["schema"]) == ("new", False, {"type": "boolean"})
     assert all(route.needed <= route.query for route in ROUTES)
 

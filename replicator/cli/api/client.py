@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -19,6 +18,7 @@ from replicator.cli.api.connection import (
 )
 from replicator.cli.api.mail_stream import Mail, mails
 from replicator.cli.api.trace_stream import trace_events
+from replicator.mail.lookup import parse_uids
 from replicator.runtime.drain import DrainStatus
 from replicator.runtime.sessions import SessionStatus
 from replicator.status import (
@@ -71,6 +71,17 @@ INVENTORY = TaskKind("inventory", InventoryStatus)
 APPLY = TaskKind("apply", ApplyStatus)
 
 
+@dataclass(frozen=True, slots=True)
+class FoundFolder:
+    """A folder of a user at the node."""
+
+    name: str
+    mailbox_id: str
+    uidvalidity: int
+    uidnext: int = 1
+    messages: int = 0
+
+
 class SentMessage(NamedTuple):
     """A message to be stored. `uid`: its UID at another server, which it keeps unless UIDNEXT is above it."""
 
@@ -78,6 +89,15 @@ class SentMessage(NamedTuple):
     flags: frozenset[str] = frozenset()
     received_ms: int | None = None
     uid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TakenChange:
+    """New flags for messages that have the flags `was`; None: they are to be expunged."""
+
+    uids: UidSet
+    was: frozenset[str]
+    flags: frozenset[str] | None
 
 
 class NodeClient(NodeConnection):
@@ -167,9 +187,9 @@ class NodeClient(NodeConnection):
         """Return the usage and the limits of the user's mail."""
         return self.read(QuotaStatus, self.ask("GET", f"/api/v1/users/{segment(user)}/quota"))
 
-    def make_folder(self, user: str, name: str) -> None:
-        """Create the folder unless it exists."""
-        self.ask("PUT", _folder(user, name))
+    def make_folder(self, user: str, name: str, use: str | None = None) -> FoundFolder:
+        """Create the folder, with these special uses, unless it exists; return it."""
+        return self.read(FoundFolder, self.ask("PUT", _folder(user, name), _given(use=use)))
 
     def folders(self, user: str) -> FolderList:
         """Return the user's folders and subscriptions."""
@@ -263,15 +283,16 @@ class NodeClient(NodeConnection):
         """Make the node make its search texts anew; return what there was before."""
         return self.read(SearchTextStatus, self.ask("POST", "/api/v1/search/rebuild"))
 
-    def contents(self, user: str, mailbox: str) -> Counter[str]:
-        """Return the folder's number of messages for each content, by SHA-256 in hexadecimal."""
-        found: Counter[str] = Counter()
+    def contents(self, user: str, mailbox: str) -> dict[str, list[int]]:
+        """Return the UIDs of the folder's messages with each content, by its SHA-256 in hexadecimal."""
+        found: dict[str, list[int]] = {}
         after: int | None = 0
         while after is not None:
             query = {"mailbox": mailbox, "after": str(after)}
             document = self.ask("GET", f"/api/v1/users/{segment(user)}/messages", query)
-            hashes, after = self.parsed_by(_contents_page, document)
-            found.update(hashes)
+            rows, after = self.parsed_by(_contents_page, document)
+            for uid, sha256 in rows:
+                found.setdefault(sha256, []).append(uid)
         return found
 
     def save(self, user: str, mailbox: str, message: SentMessage) -> int | None:
@@ -299,6 +320,17 @@ class NodeClient(NodeConnection):
         """Give a folder that never had mail this UIDVALIDITY, with None its own again; return the one that it has."""
         query = {} if uidvalidity is None else {"uidvalidity": str(uidvalidity)}
         return self.parsed_by(_uidvalidity, self.ask("PUT", f"{_folder(user, mailbox)}/uidvalidity", query))
+
+    def take_over(self, user: str, mailbox: str, uidvalidity: int, change: TakenChange) -> UidSet:
+        """Change messages as another server has it; return which were changed: those that nobody has changed here."""
+        document = {
+            "uidvalidity": uidvalidity,
+            "uids": str(change.uids),
+            "was": sorted(change.was),
+            "flags": None if change.flags is None else sorted(change.flags),
+        }
+        path = f"{_folder(user, mailbox)}/changes"
+        return self.parsed_by(_changed, self.ask("POST", path, body=json.dumps(document).encode(), content_type=JSON))
 
     def mails(self, user: str, mailbox: str, uid: int | None = None) -> Generator[Mail, None, None]:
         """Yield the mail of a folder, or the one with this UID. Take the pieces of each before the next one.
@@ -378,8 +410,13 @@ def _mail_user(document: object) -> str:
     return str(cast("_Object", document)["mail_user"])
 
 
-def _contents_page(document: object) -> tuple[list[str], int | None]:
-    """Return the page's content hashes, and the UID from which to continue, or None at the end."""
+def _contents_page(document: object) -> tuple[list[tuple[int, str]], int | None]:
+    """Return the page's UIDs with content hashes, and the UID from which to continue, or None at the end."""
     page = cast("_Object", document)
-    rows = page["messages"]
-    return [str(row["sha256"]) for row in rows], int(rows[-1]["uid"]) if page["more"] else None
+    rows = [(int(row["uid"]), str(row["sha256"])) for row in page["messages"]]
+    return rows, rows[-1][0] if page["more"] else None
+
+
+def _changed(document: object) -> UidSet:
+    text = str(cast("_Object", document)["changed"])
+    return parse_uids(text) if text else UidSet()

@@ -1,20 +1,38 @@
-"""Maildir and Maildir++: one file per message, `cur/` and `new/`, subfolders `.Name.Sub/` beside them.
+"""Maildir: one file per message in `cur/` and `new/`; its folders as `maildir_folders` finds them.
 
 The letters after `:2,` in a file's name are flags: those of https://cr.yp.to/proto/maildir.html, and Dovecot's keywords
 `a` to `z`, whose names are in the folder's `dovecot-keywords` (`P`, passed, is `$Forwarded`). The file's modification
-time is the time of reception. `tmp/` holds unfinished deliveries and is ignored.
+time is the time of reception. `tmp/` holds unfinished deliveries and is ignored. UIDs are those of `dovecot-uidlist`;
+a file that is not in it has none yet.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterator, Mapping
-from functools import partial
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from replicator.cli.sources.message import MailSource, SourceMessage
-from replicator.imap.wire.mailbox_names import MailboxNameError, decode_name
-from replicator.mail.mailstore import INBOX, SEPARATOR
+from protocol.values import UID_MAX
+from replicator.cli.sources.dovecot_files import (
+    INDEX_LOG,
+    KEYWORDS,
+    SUBSCRIPTIONS,
+    UIDLIST,
+    BrokenFileError,
+    UidList,
+    highest_modseq,
+    read_keywords,
+    read_subscriptions,
+    read_uidlist,
+)
+from replicator.cli.sources.local import LocalFolder, LocalSource
+from replicator.cli.sources.maildir_folders import PARTS, directories, separator
+from replicator.cli.sources.message import ReadMessage, SourceFolder, SourceMessage, with_crlf
+from replicator.cli.sources.names import below, folder_name
+from replicator.mail.mailstore import INBOX
 
 FLAGS: Mapping[str, str] = {
     "D": "\\Draft",
@@ -24,26 +42,32 @@ FLAGS: Mapping[str, str] = {
     "S": "\\Seen",
     "T": "\\Deleted",
 }
-KEYWORDS_MAX = 26  # a to z
+
+GZIP = b"\x1f\x8b"  # begins no message
 
 
-def is_maildir(path: Path) -> bool:
-    """Return True if the path is a Maildir."""
-    return (path / "cur").is_dir() and (path / "new").is_dir()
-
-
-def read_maildir(path: Path, folder: str) -> MailSource:
-    """Return the Maildir's own mail for `folder`, and that of its subfolders for folders of their names.
+def read_maildir(path: Path, folder: str) -> LocalSource:
+    """Return the Maildir's own mail for `folder`, and that of its folders for folders of their names.
 
     Those are created below `folder`, unless it is INBOX. Raises OSError.
     """
-    directories = {folder: path}
-    for subdirectory in sorted(path.glob(".*/")):
-        if (subdirectory / "cur").is_dir():
-            directories[_folder_name(subdirectory.name, folder)] = subdirectory
-    messages = [message for name, directory in directories.items() for message in _messages(directory, name)]
-    messages.sort(key=lambda message: (message.received_ms, Path(message.name).name))
-    return MailSource(tuple(directories), tuple(messages))
+    read = dict[str, _Directory]()
+    notes = list[str]()
+    for directory in directories(path):
+        name = below(folder, folder_name(directory.levels) if directory.levels else INBOX)
+        found = _Directory(directory.path)
+        if name in read:
+            notes.append(f"{directory.path}: {read[name].path} has the name {name!r} already; their mail goes together")
+            read[name].join(found)
+        else:
+            read[name] = found
+    subscribed = read_subscriptions(path / SUBSCRIPTIONS, separator(path))
+    return LocalSource(
+        {name: LocalFolder(one.in_order(), one.read) for name, one in read.items()},
+        [one.folder(name) for name, one in read.items()],
+        None if subscribed is None else [below(folder, folder_name(levels)) for levels in subscribed],
+        [*notes, *(note for one in read.values() for note in one.notes)],
+    )
 
 
 def parse_flags(file_name: str, keywords: Mapping[str, str]) -> frozenset[str]:
@@ -53,42 +77,119 @@ def parse_flags(file_name: str, keywords: Mapping[str, str]) -> frozenset[str]:
     return frozenset(known[letter] for letter in letters if letter in known)
 
 
-def _folder_name(directory_name: str, parent: str) -> str:
-    encoded = os.fsencode(directory_name[1:]).replace(b".", SEPARATOR.encode())
-    try:
-        name = decode_name(encoded)
-    except MailboxNameError:
-        # Dovecot can be configured to write UTF-8, and some other software writes names unchanged.
-        name = encoded.decode("utf-8", "replace")
-    return name if parent == INBOX else f"{parent}{SEPARATOR}{name}"
+@dataclass(slots=True)
+class _Directory:
+    """The directory of a folder, as far as it has been read."""
+
+    path: Path
+    notes: list[str] = field(default_factory=list)
+    messages: list[SourceMessage] = field(init=False)
+    uids: UidList | None = field(init=False)
+    _moved: dict[str, str] = field(default_factory=dict)  # files that have another name by now
+
+    def __post_init__(self) -> None:
+        self.uids = self._uid_list()
+        self.messages = list(self._listed())
+        lost = len(self.uids.uids) - sum(one.uid is not None for one in self.messages) if self.uids else 0
+        if lost:
+            self.notes.append(f"{self.path}: no file has {lost} of the UIDs of {UIDLIST}: that mail was expunged")
+
+    def join(self, other: _Directory) -> None:
+        """Add the mail of another directory; both have the UIDs of this folder no more."""
+        messages = [*self.messages, *other.messages]
+        self.messages = [replace(one, uid=None) for one in messages]
+        self.uids = None
+
+    def folder(self, name: str) -> SourceFolder:
+        """Return what there is to know of the folder. Raises OSError."""
+        return SourceFolder(
+            name,
+            str(self.path),
+            len(self.messages),
+            self.uids.uidvalidity if self.uids else None,
+            self.uids.uidnext if self.uids else None,
+            highest_modseq(self.path / INDEX_LOG) if self.uids else None,
+            version=self._version(),
+        )
+
+    def in_order(self) -> Sequence[SourceMessage]:
+        """Return the messages by their UIDs, and those without after them, by date."""
+        return sorted(
+            self.messages,
+            key=lambda one: (one.uid or UID_MAX, one.received_ms or 0, Path(one.name).name),
+        )
+
+    def read(self, message: SourceMessage) -> ReadMessage:
+        """Return a message, even if a mail program has changed its flags meanwhile. Raises OSError."""
+        try:
+            text = Path(message.name).read_bytes()
+        except FileNotFoundError:
+            base = _base(Path(message.name).name)
+            if base not in self._moved:
+                self._moved = {
+                    _base(entry.name): entry.path for entry in os.scandir(Path(message.name).parents[1] / "cur")
+                }
+            if base not in self._moved:
+                raise
+            text = Path(self._moved[base]).read_bytes()
+        if text.startswith(GZIP):
+            return ReadMessage(message, error="compressed by a plugin of Dovecot's; import this mailbox by imap://")
+        return ReadMessage(message, with_crlf(text))
+
+    def _uid_list(self) -> UidList | None:
+        try:
+            return read_uidlist(self.path / UIDLIST)
+        except BrokenFileError as error:
+            self.notes.append(f"{self.path / UIDLIST}: {error}; the folder's mail gets new UIDs")
+            return None
+
+    def _listed(self) -> Iterator[SourceMessage]:
+        """Yield the messages. A file that is renamed meanwhile may be missed, so what is missing is sought twice."""
+        keywords = read_keywords(self.path / KEYWORDS)
+        uids = dict(self.uids.uids) if self.uids else {}
+        found = dict[tuple[str, int], SourceMessage]()
+        for _ in range(2):
+            is_whole = self._look(found, keywords)
+            if is_whole and uids.keys() <= {base for base, _ in found}:
+                break
+        for (base, _), message in found.items():
+            yield replace(message, uid=uids.pop(base, None))  # a second file of this name has none
+
+    def _look(self, found: dict[tuple[str, int], SourceMessage], keywords: Mapping[str, str]) -> bool:
+        """Find files, by their names without flags and their inodes; return False if some vanished meanwhile."""
+        is_whole = True
+        for part in PARTS:
+            for entry in os.scandir(self.path / part):
+                if entry.name.startswith("."):
+                    continue
+                try:
+                    status = entry.stat()
+                except FileNotFoundError:
+                    is_whole = False
+                    if entry.is_symlink():
+                        self._note(entry)
+                    continue
+                if stat.S_ISREG(status.st_mode):
+                    flags = parse_flags(entry.name, keywords) if part == "cur" else frozenset[str]()
+                    received_ms = status.st_mtime_ns // 1_000_000
+                    message = SourceMessage(entry.path, flags, received_ms, size_bytes=status.st_size)
+                    found[_base(entry.name), entry.inode()] = message
+                else:
+                    self._note(entry)
+        return is_whole
+
+    def _note(self, entry: os.DirEntry[str]) -> None:
+        note = f"{entry.path}: no file; left out"
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _version(self) -> str:
+        digest = hashlib.sha256(f"{self.uids and (self.uids.uidvalidity, self.uids.uidnext)}".encode())
+        for one in sorted(self.messages, key=lambda message: message.name):
+            known = (one.name, sorted(one.flags), one.received_ms, one.uid, one.size_bytes)
+            digest.update(repr(known).encode("utf-8", "surrogateescape"))
+        return digest.hexdigest()
 
 
-def _messages(directory: Path, folder: str) -> Iterator[SourceMessage]:
-    keywords = _keywords(directory / "dovecot-keywords")
-    for part in ("new", "cur"):
-        for entry in os.scandir(directory / part):
-            if entry.name.startswith(".") or not entry.is_file():
-                continue
-            yield SourceMessage(
-                name=entry.path,
-                folder=folder,
-                flags=parse_flags(entry.name, keywords) if part == "cur" else frozenset(),
-                received_ms=entry.stat().st_mtime_ns // 1_000_000,
-                read=partial(_read, entry.path),
-            )
-
-
-def _read(path: str) -> bytes:
-    return Path(path).read_bytes()
-
-
-def _keywords(file: Path) -> Mapping[str, str]:
-    """Return letter -> keyword, from lines `0 keyword`."""
-    if not file.is_file():
-        return {}
-    keywords = {}
-    for line in file.read_text("utf-8", "replace").splitlines():
-        number, _, keyword = line.partition(" ")
-        if number.isdecimal() and int(number) < KEYWORDS_MAX and keyword:
-            keywords[chr(ord("a") + int(number))] = keyword
-    return keywords
+def _base(file_name: str) -> str:
+    return file_name.partition(":2,")[0]

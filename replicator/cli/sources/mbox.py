@@ -3,21 +3,25 @@
 Such a line counts only at the beginning of the file or after an empty line, and only with a date, so that a sentence
 beginning with "From" separates nothing. Lines `>From `, `>>From ` and so on lose one `>` (mboxrd; in files of the older
 kind, which quoted only `From `, this is right except for lines that already began with `>From `). The date, in UTC
-unless it says otherwise, is the time of reception. `Status`, `X-Status` and `X-Keywords` give the flags and stay in the
-message.
+unless it says otherwise, is the time of reception. `Status`, `X-Status` and `X-Keywords` give the flags; `X-IMAPbase`
+or `X-IMAP` of the first message gives UIDVALIDITY and the last UID, and `X-UID` the UID of each. These fields and
+`Content-Length` are the file's own book-keeping, and no part of the message: Dovecot shows them to no client either. A
+first message with `X-IMAP` is no mail at all: it is there for these numbers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from email.utils import mktime_tz, parsedate_tz
-from functools import partial
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from replicator.cli.sources.message import MailSource, SourceMessage
+from protocol.values import UID_MAX
+from replicator.cli.sources.local import LocalFolder, LocalSource
+from replicator.cli.sources.message import ReadMessage, SourceFolder, SourceMessage, with_crlf
 from replicator.mail.flags import is_keyword
 
 # The literal prefix makes the search fast.
@@ -27,9 +31,16 @@ _FROM: Final = re.compile(
     rb"[0-2][0-9]:[0-9]{2}(?::[0-9]{2})?[^\r\n]*[0-9]{4}[^\r\n]*)\r?\n"
 )
 _QUOTED_FROM: Final = re.compile(rb"^>(>*From )", re.MULTILINE)
-_HEADER_END: Final = re.compile(rb"\r?\n\r?\n")
+_HEADER_END: Final = re.compile(rb"\A(?=\r?\n)|(?<=\n)(?=\r?\n)")
+_OWN: Final = re.compile(
+    rb"^(?:(?:X-)?Status|X-Keywords|X-UID|X-IMAP(?:base)?|Content-Length):[^\n]*\n(?:[ \t][^\n]*\n)*",
+    re.MULTILINE | re.IGNORECASE,
+)
 _STATUS: Final = re.compile(rb"^((?:X-)?Status):[ \t]*([A-Za-z]*)", re.MULTILINE | re.IGNORECASE)
 _KEYWORDS: Final = re.compile(rb"^X-Keywords:[ \t]*([^\r\n]*)", re.MULTILINE | re.IGNORECASE)
+_BASE: Final = re.compile(rb"^X-IMAP(?:base)?:[ \t]*(\d{1,10})[ \t]+(\d{1,10})\b", re.MULTILINE | re.IGNORECASE)
+_NO_MAIL: Final = re.compile(rb"^X-IMAP:[ \t]*\d", re.MULTILINE | re.IGNORECASE)
+_UID: Final = re.compile(rb"^X-UID:[ \t]*(\d{1,10})[ \t]*\r?$", re.MULTILINE | re.IGNORECASE)
 # O is "old", for which IMAP no longer has a flag.
 _FLAGS: Final[Mapping[tuple[str, str], str]] = {
     ("status", "R"): "\\Seen",
@@ -38,7 +49,7 @@ _FLAGS: Final[Mapping[tuple[str, str], str]] = {
     ("x-status", "F"): "\\Flagged",
     ("x-status", "T"): "\\Draft",
 }
-HEADER_BYTES_MAX: Final = 256 * 1024  # in which Status is searched
+HEADER_BYTES_MAX: Final = 256 * 1024  # in which these fields are searched
 
 
 def is_mbox(path: Path) -> bool:
@@ -50,37 +61,110 @@ def is_mbox(path: Path) -> bool:
     return not start or _FROM.match(start) is not None
 
 
-def read_mbox(path: Path, folder: str) -> MailSource:
-    """Return the file's mail, in its order. Raises OSError."""
-    if not path.stat().st_size:  # an empty file cannot be mapped
-        return MailSource((folder,), ())
+def read_mbox(path: Path, folder: str) -> LocalSource:
+    """Return the file's mail: by its UIDs, or in its order where it has none. Raises OSError."""
+    status = path.stat()
+    if not status.st_size:  # an empty file cannot be mapped
+        return LocalSource({folder: LocalFolder((), ReadMessage)}, [SourceFolder(folder, str(path))])
     with path.open("rb") as file:
-        data = mmap(file.fileno(), 0, access=ACCESS_READ)
-    starts = list(_FROM.finditer(data))
-    ends = [match.start() for match in starts[1:]] + [len(data)]
-    messages = (
-        SourceMessage(
-            name=f"{path}, message {number}",
-            folder=folder,
-            flags=_flags(data[match.end() : min(end, match.end() + HEADER_BYTES_MAX)]),
-            received_ms=_received_ms(match[1]),
-            read=partial(_read, data, match.end(), end),
-        )
-        for number, (match, end) in enumerate(zip(starts, ends, strict=True), 1)
+        mailbox = _Mbox(path, mmap(file.fileno(), 0, access=ACCESS_READ))
+    base = mailbox.base()
+    messages = mailbox.messages(base)
+    about = SourceFolder(
+        folder,
+        str(path),
+        len(messages),
+        base and base.uidvalidity,
+        base and base.last_uid + 1,
+        version=f"{status.st_ino} {status.st_size} {status.st_mtime_ns}",
     )
-    return MailSource((folder,), tuple(messages))
+    notes = []
+    if base and (without := sum(message.uid is None for message in messages)):
+        notes = [f"{path}: {without} messages have no UID, or one out of order; they get new ones"]
+    return LocalSource({folder: LocalFolder(messages, mailbox.read)}, [about], notes=notes)
 
 
-def _read(data: mmap, start: int, end: int) -> bytes:
-    text = data[start:end]
-    for separator in (b"\r\n\r\n", b"\n\n"):
-        if text.endswith(separator):  # the empty line belongs to the mbox
-            text = text[: -len(separator) // 2]
-    return _QUOTED_FROM.sub(rb"\1", text)
+class _Base(NamedTuple):
+    """What the first message tells of all."""
+
+    uidvalidity: int
+    last_uid: int
 
 
-def _flags(start: bytes) -> frozenset[str]:
-    header = _HEADER_END.split(start, maxsplit=1)[0]
+class _Mbox:
+    """An mbox, mapped into memory."""
+
+    def __init__(self, path: Path, data: mmap) -> None:
+        self._path = path
+        self._data = data
+        self._lines = list(_FROM.finditer(data))
+        self._ends = [line.start() for line in self._lines[1:]] + [len(data)]
+
+    def base(self) -> _Base | None:
+        """Return UIDVALIDITY and the last UID, if the file has them."""
+        found = _BASE.search(self._header(0)) if self._lines else None
+        if found is None:
+            return None
+        uidvalidity, last_uid = int(found[1]), int(found[2])
+        return _Base(uidvalidity, last_uid) if 0 < uidvalidity <= UID_MAX and last_uid < UID_MAX else None
+
+    def messages(self, base: _Base | None) -> Sequence[SourceMessage]:
+        """Return the messages; those without a UID come last, if others have one."""
+        messages = list(self._messages())
+        if base is None:
+            return [replace(message, uid=None) for message in messages]
+        last, checked = 0, []
+        for message in messages:
+            # A mail may have brought such a field along.
+            uid = message.uid if message.uid is not None and last < message.uid <= base.last_uid else None
+            last = uid or last
+            checked.append(replace(message, uid=uid))
+        return sorted(checked, key=lambda message: message.uid is None)
+
+    def read(self, message: SourceMessage) -> ReadMessage:
+        """Return a message without the file's own fields."""
+        start, end = self._span(message.place)
+        text = self._data[start:end]
+        for separator in (b"\r\n\r\n", b"\n\n"):
+            if text.endswith(separator):  # the empty line belongs to the mbox
+                text = text[: -len(separator) // 2]
+        text = _QUOTED_FROM.sub(rb"\1", text)
+        end_of_header = _end_of_header(text)
+        bare = _OWN.sub(b"", text[:end_of_header]) + text[end_of_header:]
+        return ReadMessage(message, with_crlf(bare), former=None if bare == text else with_crlf(text))
+
+    def _messages(self) -> Iterator[SourceMessage]:
+        for place, line in enumerate(self._lines):
+            header = self._header(place)
+            if not place and _NO_MAIL.search(header):
+                continue
+            start, end = self._span(place)
+            found = _UID.search(header)
+            yield SourceMessage(
+                name=f"{self._path}, message {place + 1}",
+                flags=_flags(header),
+                received_ms=_received_ms(line[1]),
+                uid=int(found[1]) if found else None,
+                place=place,
+                size_bytes=end - start,
+            )
+
+    def _span(self, place: int) -> tuple[int, int]:
+        return self._lines[place].end(), self._ends[place]
+
+    def _header(self, place: int) -> bytes:
+        start, end = self._span(place)
+        begin = self._data[start : min(end, start + HEADER_BYTES_MAX)]
+        return begin[: _end_of_header(begin)]
+
+
+def _end_of_header(text: bytes) -> int:
+    """Return where the empty line after the header is; at most HEADER_BYTES_MAX."""
+    found = _HEADER_END.search(text, 0, HEADER_BYTES_MAX)
+    return found.start() if found else min(len(text), HEADER_BYTES_MAX)
+
+
+def _flags(header: bytes) -> frozenset[str]:
     letters = [(name.decode().lower(), letter) for name, text in _STATUS.findall(header) for letter in text.decode()]
     keywords = [word.decode() for words in _KEYWORDS.findall(header) for word in words.split() if word.isascii()]
     return frozenset([*(_FLAGS[letter] for letter in letters if letter in _FLAGS), *filter(is_keyword, keywords)])

@@ -1,36 +1,128 @@
-"""Data types common to all sources of mail."""
+"""Data types common to all sources of mail: what a source tells of its folders and messages, and how they are read."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from protocol.values import UidSet
 
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 
 
 class SourceError(Exception):
-    """A source that cannot be read. The text names the file and the problem."""
+    """A source, or a folder of it, that cannot be read. The text names the place and the problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceMessage:
-    """One message. `name` tells its location; `read` returns its stored text and raises OSError."""
+    """One message of a folder.
+
+    `name` tells its location, for people; `uid` is the one by which clients know it, if the source tells; `place` is
+    its number in a file of many; `size_bytes` is roughly right.
+    """
 
     name: str
-    folder: str
     flags: frozenset[str]
     received_ms: int | None
-    read: Callable[[], bytes]
-
-    def text(self) -> bytes:
-        """Return the message with CRLF line ends. Raises OSError."""
-        return _BARE_LF.sub(b"\r\n", self.read())
+    uid: int | None = None
+    place: int = 0
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class MailSource:
-    """Folders, including those without mail, and messages in the order of their import."""
+class SourceFolder:
+    """A folder, with what mail clients cache of it: None is what the source does not tell.
 
-    folders: tuple[str, ...]
-    messages: tuple[SourceMessage, ...]
+    `uidnext` is above all UIDs that clients may know, and `highestmodseq` at or above all MODSEQs (RFC 7162). `use` is
+    its special use (RFC 6154). `version` changes with anything in the folder. `at` is where the source has the folder.
+    """
+
+    name: str
+    at: str
+    messages: int = 0
+    uidvalidity: int | None = None
+    uidnext: int | None = None
+    highestmodseq: int | None = None
+    use: str | None = None
+    version: str | None = None
+
+
+class Listing(NamedTuple):
+    """Messages of a folder in the order of their import, and the UIDs of all; None: the source tells no UIDs.
+
+    `messages` may lack those that were there at an earlier time and have not changed since.
+    """
+
+    messages: Sequence[SourceMessage]
+    uids: UidSet | None
+
+
+class ReadMessage(NamedTuple):
+    """A message and its text with CRLF line ends, or why it cannot be read.
+
+    `former`: the text as earlier versions have imported it, if they did so differently.
+    """
+
+    message: SourceMessage
+    text: bytes = b""
+    error: str | None = None
+    former: bytes | None = None
+
+
+class FolderReader(Protocol):
+    """A folder that is being read, by one thread at a time."""
+
+    def listing(self, since: int | None) -> Listing:
+        """Return the folder's messages or, where the source can tell, those that have changed since a HIGHESTMODSEQ.
+
+        Raises SourceError.
+        """
+        ...
+
+    def texts(self, messages: Iterable[SourceMessage]) -> Iterator[ReadMessage]:
+        """Yield each of these messages with its text. Raises SourceError if no more can be read."""
+        ...
+
+
+class MailSource(Protocol):
+    """A user's mail elsewhere. `notes` tell people what the source has and nobody can take, or was mended.
+
+    `subscriptions`: names, with or without a folder; None: the source tells none.
+    """
+
+    @property
+    def folders(self) -> Sequence[SourceFolder]:
+        """The folders, in the order of their import: those above others first."""
+        ...
+
+    @property
+    def subscriptions(self) -> Sequence[str] | None:
+        """Names of folders."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Sentences."""
+        ...
+
+    @property
+    def readers_max(self) -> int:
+        """How many folders may be read at once."""
+        ...
+
+    def open(self, folder: SourceFolder) -> AbstractContextManager[FolderReader]:
+        """Begin to read a folder; several may be read at once, in threads. Raises SourceError."""
+        ...
+
+    def close(self) -> None:
+        """End what is open."""
+        ...
+
+
+def with_crlf(text: bytes) -> bytes:
+    """Return a text with CRLF line ends (RFC 5322 section 2.1)."""
+    return _BARE_LF.sub(b"\r\n", text)

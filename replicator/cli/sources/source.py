@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from replicator.cli.sources.maildir import is_maildir, read_maildir
+from replicator.cli.sources.maildir import read_maildir
+from replicator.cli.sources.maildir_folders import is_maildir
 from replicator.cli.sources.mbox import is_mbox, read_mbox
 from replicator.cli.sources.message import MailSource, SourceError
 

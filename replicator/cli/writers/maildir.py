@@ -14,7 +14,8 @@ from string import ascii_lowercase
 from typing import BinaryIO
 
 from replicator.cli.api.mail_stream import Mail
-from replicator.cli.sources.maildir import FLAGS, KEYWORDS_MAX
+from replicator.cli.sources.dovecot_files import KEYWORDS_MAX
+from replicator.cli.sources.maildir import FLAGS
 from replicator.cli.writers.destination import PRIVATE_DIRECTORY, create, not_taken, with_lf
 from replicator.imap.wire.mailbox_names import encode_name
 from replicator.mail.mailstore import INBOX, SEPARATOR

@@ -3,7 +3,7 @@
 | route | answers |
 |---|---|
 | `GET /api/v1/users/USER/folders` | `FolderList` |
-| `PUT /api/v1/users/USER/folders/NAME?new=` | 201 if the folder was created, 200 (with `new=true` 409) if it existed |
+| `PUT /api/v1/users/USER/folders/NAME?new=&use=` | 201 if it was created, 200 (with `new=true` 409) if it existed |
 | `PUT /api/v1/users/USER/folders/NAME/name?to=` | the folder, renamed with all below it; INBOX stays, empty |
 | `DELETE /api/v1/users/USER/folders/NAME` | the folder, which is deleted with its mail; those below it stay |
 | `PUT`, `DELETE /api/v1/users/USER/subscriptions/NAME` | the name, to which the user is or is not subscribed |
@@ -22,10 +22,11 @@ import trio
 
 from replicator.errors import FolderExistsError, FolderNotFoundError
 from replicator.http.documents import FolderDocument, SubscriptionDocument
-from replicator.http.message import Request, Response, encode_json, json_response
+from replicator.http.message import ProblemError, Request, Response, encode_json, json_response
 from replicator.http.parameters import flag
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices, known_user
+from replicator.mail.annotations import SPECIAL_USES
 from replicator.mail.mailstore import SEPARATOR, Folder, canonical_name, check_new_name
 from replicator.status import FolderCounts, FolderList
 
@@ -61,7 +62,7 @@ async def _counts(services: HttpServices, folder: Folder, *, is_subscribed: bool
 async def put_folder(services: HttpServices, request: Request) -> Response:
     """Ensure that a folder exists: idempotent. If it must be new, create it."""
     user, name = await known_user(services, request), canonical_name(request.path["name"])
-    must_be_new = flag(request, "new")
+    must_be_new, uses = flag(request, "new"), _uses(request)
     if must_be_new:
         name = name.removesuffix(SEPARATOR)  # as IMAP clients may write it
         check_new_name(name)
@@ -71,12 +72,22 @@ async def put_folder(services: HttpServices, request: Request) -> Response:
         except FolderNotFoundError:
             pass
     try:
-        folder = await services.mail.create_folder(user, name)
+        folder = await services.mail.create_folder(user, name, uses)
     except FolderExistsError:
         if must_be_new:
             raise
         return json_response(document(await services.mail.folder(user, name)))  # another request was faster
     return json_response(document(folder), HTTPStatus.CREATED)
+
+
+def _uses(request: Request) -> str | None:
+    """Return the special uses for a new folder, spelled as clients are shown them."""
+    known = {use.lower(): use for use in SPECIAL_USES}
+    uses = request.query.get("use", "").split()
+    for use in uses:
+        if use.lower() not in known:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, f"use: {use!r} is none; known: {', '.join(SPECIAL_USES)}")
+    return " ".join(known[use.lower()] for use in uses) or None
 
 
 async def put_name(services: HttpServices, request: Request) -> Response:
@@ -123,7 +134,7 @@ _FOLDER, _SUBSCRIPTION = "/api/v1/users/{user}/folders/{name}", "/api/v1/users/{
 _TO = frozenset({"to"})
 FOLDER_ROUTES: tuple[Route[HttpServices], ...] = (
     Route("GET", "/api/v1/users/{user}/folders", list_folders, answer=FolderList),
-    Route("PUT", _FOLDER, put_folder, query=frozenset({"new"}), answer=FolderDocument),
+    Route("PUT", _FOLDER, put_folder, query=frozenset({"new", "use"}), answer=FolderDocument),
     Route("PUT", f"{_FOLDER}/name", put_name, query=_TO, needed=_TO, answer=FolderDocument),
     Route("DELETE", _FOLDER, delete_folder, answer=FolderDocument),
     Route("PUT", _SUBSCRIPTION, put_subscription, answer=SubscriptionDocument),

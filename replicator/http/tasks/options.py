@@ -35,6 +35,10 @@ class Options:
                 HTTPStatus.BAD_REQUEST, f"{min(unknown)!r} is not an option of this task; its options are: {known}"
             )
 
+    def has(self, name: str) -> bool:
+        """Return True if a value is given, and not null."""
+        return self._fields.get(name) is not None
+
     def flag(self, name: str) -> bool:
         """Return a truth value; false by default."""
         return self._value(name, bool, "true or false") or False

@@ -1,232 +1,269 @@
-"""`replicator import`: imports a Maildir or an mbox into a user's folders, through a running node.
+"""`replicator import`: imports mail from files or an IMAP server into users' folders, through a running node.
 
-Messages whose content a folder already holds are skipped, so an interrupted import is simply run again. UIDs follow the
-order of the source: within a folder they are stored in batches, one after the other. Several folders are imported at
-once.
+What is imported, and how, is in `replicator.cli.importing`; here are the options, and the report.
 """
 
 from __future__ import annotations
 
-import hashlib
+import os
 import sys
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
-from http import HTTPStatus
 from pathlib import Path
-from typing import NamedTuple
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from protocol.units import MIB
-from replicator.cli.api.client import NodeClient, SentMessage
-from replicator.cli.api.connection import RefusedError, UnreachableError
-from replicator.cli.output import console, echo_json
-from replicator.cli.sources import MailSource, SourceError, SourceMessage, read_source
-from replicator.cli.target import NodeUrl, node_options, one_node
+from replicator.cli.api.connection import UnreachableError
+from replicator.cli.importing.mail_import import MailImport
+from replicator.cli.importing.many_users import ManyImports, UserListError, Wanted, read_user_list
+from replicator.cli.importing.memory import memory_of
+from replicator.cli.importing.results import ImportResult, StopSign
+from replicator.cli.importing.sources import Credentials, place_name, read_password, source_at
+from replicator.cli.output import console, counted, echo, echo_json, plain, printable, table
+from replicator.cli.sources import SourceError
+from replicator.cli.sources.imap.urls import is_imap_url, parse_imap_url
+from replicator.cli.target import CommandError, NodeUrl, node_options, one_node
 from replicator.mail.mailstore import INBOX, canonical_name
 
-BATCH_MESSAGES, BATCH_BYTES = 64, MIB  # of one request; the node stores them by one entry
 FOLDERS_AT_ONCE = 8  # a node takes as many messages by HTTP at once; they share its fsyncs
+USERS_AT_ONCE_MAX = 64
+STATE_VARIABLE = "XDG_STATE_HOME"
+NAMES_SHOWN = 5  # folders that a line for people names
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """A message that was not imported."""
+class _Setting:
+    """What is the same for all users of an import."""
 
-    message: str
-    reason: str
-
-
-@dataclass(slots=True)
-class ImportResult:
-    """Counts of messages. `empty`: without content, skipped. `stopped`: the reason of an early end."""
-
-    imported: int = 0
-    present: int = 0
-    empty: int = 0
-    failures: list[Failure] = field(default_factory=list)
-    stopped: str | None = None
+    node: NodeUrl
+    mailbox: str
+    credentials: Credentials
+    state: Path
+    folders_at_once: int = FOLDERS_AT_ONCE
+    stop: StopSign = field(default_factory=StopSign)
 
 
 @click.command("import")
-@click.argument("user")
-@click.argument("path", type=click.Path(exists=True, path_type=Path))
-@click.option("--mailbox", default=INBOX, show_default=True, help="The folder for the mail; created if necessary.")
+@click.argument("user", required=False)
+@click.argument("path", required=False, metavar="[PATH|URL]")
+@click.option("--users", "user_list", type=click.Path(path_type=Path), help="Lines `USER PATH|URL`, instead of both.")
+@click.option(
+    "--at-once", type=click.IntRange(1, USERS_AT_ONCE_MAX), default=FOLDERS_AT_ONCE, show_default=True,
+    help="With --users: how many at the same time.",
+)  # fmt: skip
+@click.option("--mailbox", default=INBOX, show_default=True, help="The folder for INBOX's mail; created if necessary.")
+@click.option("--password-file", type=click.Path(path_type=Path), help="File with the password for the IMAP server.")
+@click.option("--master-user", help="Log in there as USER*NAME, with the password of this NAME.")
+@click.option(
+    "--state", type=click.Path(path_type=Path), help="Directory for what was taken; default: in ~/.local/state."
+)
 @node_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def import_mail(
-    user: str, path: Path, mailbox: str, config_file: Path | None, url: str | None, *, as_json: bool
+def import_mail(  # noqa: PLR0917 - click passes names
+    user: str | None,
+    path: str | None,
+    user_list: Path | None,
+    at_once: int,
+    mailbox: str,
+    password_file: Path | None,
+    master_user: str | None,
+    state: Path | None,
+    config_file: Path | None,
+    url: str | None,
+    *,
+    as_json: bool,
 ) -> None:
-    """Import the Maildir or mbox at PATH into USER's mailbox.
+    """Import mail into USER's mailbox: a Maildir or mbox at PATH, or an account at an IMAP server.
 
-    Subfolders of a Maildir become folders. Flags, dates and order are kept (a Maildir is ordered by date). Messages
-    that the folder already holds are skipped, so an import can be repeated; so are messages without content. Exit code
-    1 if any message could not be imported.
+    imaps://NAME@HOST[:PORT] is such an account. Folders, flags, keywords, dates and order are kept, and UIDs and
+    UIDVALIDITY in folders without mail, so that mail programs go on with what they have. Mail that the folder already
+    holds is left out, so an import can be repeated; it then also takes over flags and expunges. Exit code 1 if anything
+    was not imported.
     """
+    if (user_list is None) == (user is None) or (user is None) != (path is None):
+        raise click.UsageError("name USER and PATH, or a list of them by --users")
     node = one_node(config_file, url)
-    try:
-        source = read_source(path, canonical_name(mailbox))
-    except SourceError as error:
-        raise click.UsageError(str(error)) from error
-    result = run_import(node, user, source)
-    for failure in result.failures:
-        click.echo(f"{failure.message}: {failure.reason}", err=True)
-    _report(result, len(source.messages), as_json=as_json)
-    if result.stopped or result.failures:
+    credentials = Credentials(_password(password_file), master_user)
+    setting = _Setting(node, canonical_name(mailbox), credentials, state or _default_state())
+    if user is not None and path is not None:
+        results = [_import_one(setting, _named(user, path))]
+        _report_one(results[0], as_json=as_json)
+    else:
+        assert user_list is not None
+        results = _import_many(setting, user_list, at_once, as_json=as_json)
+    if not all(result.is_complete for result in results):
         raise click.exceptions.Exit(1)
 
 
-def run_import(node: NodeUrl, user: str, source: MailSource) -> ImportResult:
-    """Import everything. Raises CommandError if the import cannot begin."""
-    present: dict[str, Counter[str]] = {}
-    with NodeClient(node) as client:
-        for folder in source.folders:
-            client.make_folder(user, folder)
-            present[folder] = client.contents(user, folder)
+def _named(user: str, path: str) -> Wanted:
+    """Return the one user of the command line. Raises click.BadParameter."""
+    if is_imap_url(path):
+        try:
+            if parse_imap_url(path).password is not None:
+                raise click.BadParameter("no password here, for others to read; name a file by --password-file")
+        except ValueError as error:
+            raise click.BadParameter(f"{path}: {error}") from error
+    return Wanted(user, path)
+
+
+def _import_one(setting: _Setting, wanted: Wanted) -> ImportResult:
+    """Import one user's mail. Raises click.UsageError, CommandError."""
+    try:
+        with _progress("Importing") as (progress, task):
+            return _imported(setting, wanted, progress, task)
+    except SourceError as error:
+        if is_imap_url(wanted.place):
+            raise CommandError(str(error)) from error
+        raise click.UsageError(str(error)) from error
+
+
+def _imported(setting: _Setting, wanted: Wanted, progress: Progress, task: TaskID | None) -> ImportResult:
+    """Import a user's mail; `task` shows the progress. Raises SourceError, CommandError."""
+    try:
+        memory = memory_of(setting.state, wanted.user, f"{place_name(wanted.place)} {setting.mailbox}")
+    except OSError as error:
+        raise CommandError(f"{error.filename}: {error.strerror}; name a directory by --state") from error
+    with closing(source_at(wanted.place, setting.mailbox, setting.credentials)) as source:
+        if task is not None:
+            progress.update(task, total=sum(folder.messages for folder in source.folders))
+        work = MailImport(
+            setting.node,
+            wanted.user,
+            source,
+            memory=memory,
+            stop=StopSign(setting.stop),
+            at_once=setting.folders_at_once,
+        )
+        return work.run(lambda messages: progress.advance(task, messages) if task is not None else None)
+
+
+def _import_many(setting: _Setting, user_list: Path, at_once: int, *, as_json: bool) -> list[ImportResult]:
+    """Import the mail of a list of users, and report. Raises click.UsageError."""
+    try:
+        wanted = read_user_list(user_list)
+    except (UserListError, OSError) as error:
+        reason = f"{user_list}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        raise click.UsageError(reason) from error
+    of_all = _Setting(
+        setting.node,
+        setting.mailbox,
+        setting.credentials,
+        setting.state,
+        max(1, FOLDERS_AT_ONCE // at_once),
+        setting.stop,
+    )
+    with _progress("Users") as (progress, task):
+        progress.update(task, total=len(wanted))
+
+        def run_one(one: Wanted) -> ImportResult:
+            try:
+                return _imported(of_all, one, progress, None)
+            except UnreachableError as error:
+                setting.stop.set(error.message)  # no other user could be imported either
+                return ImportResult(stopped=error.message)
+            except (SourceError, CommandError) as error:
+                return ImportResult(stopped=str(error))
+
+        results = ManyImports(run_one, setting.stop, at_once).run(wanted, lambda: progress.advance(task))
+    _report_many(wanted, results, as_json=as_json)
+    return results
+
+
+@contextmanager
+def _progress(shown: str) -> Iterator[tuple[Progress, TaskID]]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console(stderr=True), disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("Importing", total=len(source.messages))
-        importer = _Importer(node, user, present)
-        importer.run(source.messages, lambda: progress.advance(task))
-    return importer.result
+        yield progress, progress.add_task(shown, total=None)
 
 
-class _Read(NamedTuple):
-    """A message that has been read, and its text."""
-
-    message: SourceMessage
-    text: bytes
-
-
-class _Importer:
-    """Imports with a thread per folder, each with its own connection. The lock guards their shared state."""
-
-    def __init__(self, node: NodeUrl, user: str, present: dict[str, Counter[str]]) -> None:
-        self.result = ImportResult()
-        self._node = node
-        self._user = user
-        self._present = present
-        self._lock = threading.Lock()
-
-    def run(self, messages: Sequence[SourceMessage], advance: Callable[[], None]) -> None:
-        """Import all messages, calling `advance` after each. On an interrupt, messages under way are finished."""
-        folders: dict[str, list[SourceMessage]] = {}
-        for message in messages:
-            folders.setdefault(message.folder, []).append(message)
-        with ThreadPoolExecutor(FOLDERS_AT_ONCE) as pool:
-            try:
-                for work in [pool.submit(self._import_folder, folder, advance) for folder in folders.values()]:
-                    work.result()
-            except KeyboardInterrupt:
-                self._stop("interrupted")
-
-    def _import_folder(self, messages: Sequence[SourceMessage], advance: Callable[[], None]) -> None:
-        batches = self._batches(messages, advance)
-        with NodeClient(self._node) as client, ThreadPoolExecutor(1) as reader:
-            ahead = reader.submit(next, batches, ())
-            while batch := ahead.result():
-                ahead = reader.submit(next, batches, ())  # read while the node works
-                self._save_all(client, batch, advance)
-
-    def _batches(self, messages: Iterable[SourceMessage], advance: Callable[[], None]) -> Iterator[Sequence[_Read]]:
-        """Yield what is to be imported, in batches of one request each, until the import is stopped."""
-        batch, size_bytes = list[_Read](), 0
-        for message in messages:
-            if self.result.stopped:
-                return
-            text = self._read(message)
-            if text is None:
-                advance()
-                continue
-            if batch and (len(batch) == BATCH_MESSAGES or size_bytes + len(text) > BATCH_BYTES):
-                yield batch
-                batch, size_bytes = [], 0
-            batch.append(_Read(message, text))
-            size_bytes += len(text)
-        if batch:
-            yield batch
-
-    def _read(self, message: SourceMessage) -> bytes | None:
-        """Return the message's text; None if there is nothing to import."""
-        try:
-            text = message.text()
-        except OSError as error:
-            self._fail(message, error.strerror or str(error))
-            return None
-        if not text:
-            with self._lock:
-                self.result.empty += 1
-            return None
-        return None if self._take_present(message.folder, hashlib.sha256(text).hexdigest()) else text
-
-    def _save_all(self, client: NodeClient, batch: Sequence[_Read], advance: Callable[[], None]) -> None:
-        """Save the messages by one request or, if the node refuses that, one by one: one of them may be the cause.
-
-        After an error of the node they are not tried again: they may be there.
-        """
-        if self.result.stopped:
-            return
-        try:
-            self._save(client, batch)
-        except RefusedError as error:
-            is_full = error.status == HTTPStatus.INSUFFICIENT_STORAGE
-            if len(batch) > 1 and (is_full or error.status < HTTPStatus.INTERNAL_SERVER_ERROR):
-                for one in batch:
-                    self._save_all(client, [one], advance)
-                return
-            self._fail_all(batch, error.message)
-            if is_full:
-                self._stop(error.message)
-        except UnreachableError as error:
-            self._fail_all(batch, error.message)
-            self._stop(error.message)
-        else:
-            with self._lock:
-                self.result.imported += len(batch)
-        for _ in batch:
-            advance()
-
-    def _save(self, client: NodeClient, batch: Sequence[_Read]) -> None:
-        folder = batch[0].message.folder
-        messages = [SentMessage(text, message.flags, message.received_ms) for message, text in batch]
-        if len(messages) == 1:
-            client.save(self._user, folder, messages[0])
-        else:
-            client.save_all(self._user, folder, messages)
-
-    def _fail_all(self, batch: Sequence[_Read], reason: str) -> None:
-        for one in batch:
-            self._fail(one.message, reason)
-
-    def _take_present(self, folder: str, sha256: str) -> bool:
-        """Return True if the folder holds another copy of this content, and count it as used."""
-        with self._lock:
-            if self._present[folder][sha256] == 0:
-                return False
-            self._present[folder][sha256] -= 1
-            self.result.present += 1
-            return True
-
-    def _fail(self, message: SourceMessage, reason: str) -> None:
-        with self._lock:
-            self.result.failures.append(Failure(message.name, reason))
-
-    def _stop(self, reason: str) -> None:
-        with self._lock:
-            self.result.stopped = self.result.stopped or reason
+def _password(file: Path | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        return read_password(file)
+    except OSError as error:
+        raise click.BadParameter(f"{file}: {error.strerror}", param_hint="--password-file") from error
+    except ValueError as error:
+        raise click.BadParameter(f"{file}: {error}", param_hint="--password-file") from error
 
 
-def _report(result: ImportResult, total: int, *, as_json: bool) -> None:
-    failed = len(result.failures)
-    left = total - result.imported - result.present - result.empty - failed
+def _default_state() -> Path:
+    """Return the directory of the user who runs this. Raises click.UsageError if there is no home."""
+    try:
+        base = Path(os.environ.get(STATE_VARIABLE) or Path.home() / ".local" / "state")
+    except RuntimeError as error:
+        raise click.UsageError("you have no home directory; name a directory by --state") from error
+    return base / "replicator" / "imports"
+
+
+def _document(result: ImportResult) -> dict[str, object]:
+    counts = ("imported", "present", "empty", "reflagged", "expunged", "stayed", "left")
+    return {**{count: result.total(count) for count in counts}, **asdict(result)}
+
+
+def _report_one(result: ImportResult, *, as_json: bool) -> None:
+    _report_failures(result, "")
     if as_json:
-        echo_json({**asdict(result), "left": left})
+        echo_json(_document(result))
         return
-    counts = f"{result.imported} imported, {result.present} already there, {result.empty} empty and skipped"
+    imported, present, empty = (result.total(count) for count in ("imported", "present", "empty"))
+    failed, left = len(result.failures), result.total("left")
+    counts = f"{imported} imported, {present} already there, {empty} empty and skipped"
     click.echo(f"{counts}, {failed} failed, {left} not tried")
+    for line in (_changes(result), _uids(result)):
+        if line:
+            click.echo(printable(line))
     if result.stopped:
         click.echo(f"Error: stopped: {result.stopped}; run the import again to continue", err=True)
+
+
+def _report_many(wanted: list[Wanted], results: list[ImportResult], *, as_json: bool) -> None:
+    """Print what came of each user; last, where people look, those of whom something was not taken."""
+    for one, result in zip(wanted, results, strict=True):
+        _report_failures(result, f"{one.user}: ")
+    if as_json:
+        users = zip(wanted, results, strict=True)
+        echo_json([{"user": one.user, "source": place_name(one.place), **_document(result)} for one, result in users])
+        return
+    made = table("Imports", "user…", ">imported", ">there", ">failed", ">left", "UIDs", "not taken, because…")
+    for one, result in sorted(zip(wanted, results, strict=True), key=lambda pair: not pair[1].is_complete):
+        why = result.stopped or (result.failures[0].reason if result.failures else "")
+        numbers = (result.total("imported"), result.total("present"), len(result.failures), result.total("left"))
+        made.add_row(plain(one.user), *map(str, numbers), _kept(result), plain(why))
+    complete = sum(result.is_complete for result in results)
+    echo(console(), made, f"{complete} of {counted(len(results), 'user')} complete")
+
+
+def _report_failures(result: ImportResult, prefix: str) -> None:
+    for note in result.notes:
+        click.echo(printable(f"{prefix}{note}"), err=True)
+    for failure in result.failures:
+        click.echo(printable(f"{prefix}{failure.message}: {failure.reason}"), err=True)
+
+
+def _kept(result: ImportResult) -> str:
+    """Return in how many folders UIDs are kept, of those for which the source tells some."""
+    known = [folder for folder in result.folders if folder.uids_kept is not None]
+    return f"{sum(bool(folder.uids_kept) for folder in known)} of {len(known)}" if known else "-"
+
+
+def _uids(result: ImportResult) -> str:
+    """Return a sentence about UIDs; nothing if the source tells none."""
+    new = [folder.name for folder in result.folders if folder.uids_kept is False]
+    if _kept(result) == "-":
+        return ""
+    names = ", ".join(new[:NAMES_SHOWN]) + (" and others" if len(new) > NAMES_SHOWN else "")
+    return f"UIDs kept in {_kept(result)} folders" + (f"; mail programs load anew: {names}" if new else "")
+
+
+def _changes(result: ImportResult) -> str:
+    """Return a sentence about what was taken over besides mail."""
+    counts = {count: result.total(count) for count in ("reflagged", "expunged", "stayed")}
+    if not any(counts.values()):
+        return ""
+    return (
+        f"{counts['reflagged']} with other flags, {counts['expunged']} expunged,"
+        f" {counts['stayed']} changed here and left"
+    )

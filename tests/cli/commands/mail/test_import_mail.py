@@ -49,13 +49,20 @@ def test_second_import_continues_where_the_first_ended(
     put(maildir / "new", "22", b"late\n")
     again = invoke("import", "alice", maildir, "--url", served.url, "--json")
     assert again.exit_code == 0
-    assert json.loads(again.stdout) == {
+    result = json.loads(again.stdout)
+    assert [folder.pop("name") for folder in result["folders"]] == ["INBOX", "Sent"]
+    assert [folder.pop("uids_kept") for folder in result.pop("folders")] == [None, None]
+    assert result == {
         "imported": 2,
         "present": 22,
         "empty": 0,
-        "failures": [],
-        "stopped": None,
+        "reflagged": 0,
+        "expunged": 0,
+        "stayed": 0,
         "left": 0,
+        "failures": [],
+        "notes": [],
+        "stopped": None,
     }
     assert served.bodies("alice", "INBOX").count(b"twin\r\n") == 2
 
@@ -100,15 +107,17 @@ def test_maildir_is_imported_by_date_then_name(served: ServedNode, invoke: Invok
     assert served.bodies("alice", "INBOX") == [b"0\r\n", b"1\r\n", b"2\r\n"]
 
 
-def test_failing_messages_are_named_and_the_others_imported(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
-    broken = put(maildir / "cur", "broken:2,a", b"text\n")
-    put(maildir, "dovecot-keywords", b"0 (no)flag\n")
+def test_flags_that_are_none_are_named_and_the_mail_imported(served: ServedNode, invoke: Invoke, maildir: Path) -> None:
+    for number in (100, 101):
+        put(maildir / "cur", f"{number}:2,Sab", b"text %d\n" % number, mtime_s=5000)
+    put(maildir, "dovecot-keywords", b"0 (no)flag\n1 Junk\n")
     gone = maildir / "new" / "gone"
     gone.symlink_to(maildir / "nowhere")
     result = invoke("import", "alice", maildir, "--url", served.url)
     assert result.exit_code == 1
-    assert result.stderr == f"{broken}: {served.url}: '(no)flag' is not an IMAP flag that can be set\n"
-    assert "21 imported, 0 already there, 0 empty and skipped, 1 failed, 0 not tried\n" in result.stdout
+    assert result.stderr == f"{gone}: no file; left out\nINBOX: the flag '(no)flag' is left out: no flag of IMAP\n"
+    assert "23 imported, 0 already there, 0 empty and skipped, 1 failed, 0 not tried\n" in result.stdout
+    assert [message.flags for message in served.messages("alice", "INBOX")][-2:] == [{"\\Seen", "Junk"}] * 2
 
 
 def test_too_large_message_is_named_and_the_others_imported(

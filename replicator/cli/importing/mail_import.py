@@ -1,0 +1,137 @@
+"""The import of a user's source: folders are made one after the other, and filled several at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from replicator.cli.api.client import FoundFolder, NodeClient
+from replicator.cli.api.connection import RefusedError, UnreachableError
+from replicator.cli.importing.folder_import import Advance, FolderImport
+from replicator.cli.importing.memory import FolderMemory, ImportMemory
+from replicator.cli.importing.results import Failure, FolderResult, ImportResult, StopSign
+from replicator.cli.sources import MailSource, SourceError, SourceFolder
+from replicator.cli.target import NodeUrl
+
+
+class MailImport:
+    """Imports with a thread per folder, each with its own connection. The lock guards their shared result."""
+
+    def __init__(
+        self, node: NodeUrl, user: str, source: MailSource, *, memory: ImportMemory, stop: StopSign, at_once: int
+    ) -> None:
+        self.result = ImportResult(notes=[*source.notes])
+        self._node = node
+        self._user = user
+        self._source = source
+        self._memory = memory
+        self._stop = stop
+        self._at_once = min(at_once, source.readers_max)
+        self._lock = threading.Lock()
+
+    def run(self, advance: Advance) -> ImportResult:
+        """Import everything, calling `advance` as messages are done with. Raises CommandError if it cannot begin.
+
+        On an interrupt, requests under way are finished.
+        """
+        with NodeClient(self._node) as client:
+            known = client.folders(self._user)
+            here = {
+                one.name: FoundFolder(one.name, one.mailbox_id, one.uidvalidity, one.uidnext, one.messages)
+                for one in known.folders
+            }
+            folders = [(folder, made) for folder in self._source.folders if (made := self._made(client, folder, here))]
+            self._subscribe(
+                client, {*known.stray_subscriptions, *(one.name for one in known.folders if one.subscribed)}
+            )
+        with ThreadPoolExecutor(self._at_once) as pool:
+            try:
+                for work in [pool.submit(self._import_folder, folder, made, advance) for folder, made in folders]:
+                    work.result()
+            except KeyboardInterrupt:
+                self._stop.set("interrupted")
+        self._remember(self._memory.close)
+        self.result.folders.sort(key=lambda folder: folder.name)
+        self.result.stopped = self._stop.reason
+        return self.result
+
+    def _made(self, client: NodeClient, folder: SourceFolder, here: dict[str, FoundFolder]) -> FoundFolder | None:
+        """Return the folder of this name, which is created if necessary; None if the node refuses the name."""
+        if folder.name in here:
+            return here[folder.name]
+        try:
+            return client.make_folder(self._user, folder.name, folder.use)
+        except RefusedError as error:
+            self.result.failures.append(Failure(folder.at, error.message))
+            self.result.folders.append(FolderResult(folder.name, left=folder.messages))
+            return None
+
+    def _subscribe(self, client: NodeClient, subscribed: set[str]) -> None:
+        """Subscribe to what the user has subscribed to at the source since an earlier import."""
+        wanted = {*(self._source.subscriptions or ())} - self._memory.subscriptions
+        taken = {*wanted}
+        for name in sorted(wanted - subscribed):
+            try:
+                client.subscribe(self._user, name, subscribed=True)
+            except RefusedError as error:
+                taken.discard(name)
+                self.result.failures.append(Failure(f"the subscription to {name!r}", error.message))
+        if taken:
+            self._remember(partial(self._memory.keep_subscriptions, taken))
+
+    def _import_folder(self, folder: SourceFolder, here: FoundFolder, advance: Advance) -> None:
+        known = self._known(folder, here)
+        if known is not None and known.version is not None and known.version == folder.version:
+            kept = None if folder.uidvalidity is None else here.uidvalidity == folder.uidvalidity and not known.moved
+            with self._lock:
+                self.result.folders.append(FolderResult(folder.name, kept, present=folder.messages))
+            advance(folder.messages)
+            return
+        with NodeClient(self._node) as client:
+            work = FolderImport(
+                client,
+                self._user,
+                folder,
+                here=here,
+                known=known,
+                keep_memory=lambda memory: self._remember(partial(self._memory.keep_at_times, folder.name, memory)),
+                stop=self._stop,
+                advance=advance,
+            )
+            try:
+                if not self._stop.reason:
+                    self._fill(work, folder)
+            finally:
+                with self._lock:
+                    self.result.folders.append(work.result)
+                    self.result.failures += work.failures
+                    self.result.notes += work.notes
+
+    def _fill(self, work: FolderImport, folder: SourceFolder) -> None:
+        """Import a folder; what was done until an error is remembered."""
+        try:
+            with self._source.open(folder) as reader:
+                work.run(reader)
+        except SourceError as error:
+            work.failures.append(Failure(folder.name, str(error)))
+        except UnreachableError as error:
+            self._stop.set(error.message)
+        except RefusedError as error:
+            work.failures.append(Failure(folder.name, error.message))
+        finally:
+            self._remember(partial(self._memory.keep, folder.name, work.memory))
+
+    def _remember(self, keep: Callable[[], None]) -> None:
+        try:
+            keep()
+        except OSError as error:
+            with self._lock:
+                self.result.notes.append(f"{error.filename}: {error.strerror}; another import will take longer")
+
+    def _known(self, folder: SourceFolder, here: FoundFolder) -> FolderMemory | None:
+        """Return what earlier imports have taken, if these are still the same folders."""
+        known = self._memory.folder(folder.name)
+        same = known and (known.mailbox_id, known.uidvalidity) == (here.mailbox_id, folder.uidvalidity)
+        return known if same else None

@@ -1,0 +1,186 @@
+"""An account at an IMAP server as a source of mail: its folders, and what clients cache of them.
+
+Folders come from LIST, special uses among their attributes (RFC 6154), subscriptions from LSUB, and numbers from
+STATUS, HIGHESTMODSEQ with CONDSTORE (RFC 7162). Of the user's own namespace (RFC 2342), the prefix is left out, such as
+`INBOX.`; folders of others, and shared ones, are not the user's mail.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocol.values import UID_MAX
+from replicator.cli.sources.imap.connection import ImapConnection, quoted
+from replicator.cli.sources.imap.folder import ImapFolder
+from replicator.cli.sources.imap.urls import ImapUrl
+from replicator.cli.sources.imap.values import SenselessAnswerError, Value, number, pairs, text, told_number, words
+from replicator.cli.sources.message import FolderReader, SourceError, SourceFolder
+from replicator.cli.sources.names import below, folder_name
+from replicator.mail.annotations import SPECIAL_USES
+from replicator.mail.mailstore import INBOX
+
+CONNECTIONS: Final = 4
+"""Connections to a server for one user, who may be connected by mail programs, too: Dovecot takes 10 of an address."""
+FOLDERS_MAX: Final = 10_000
+"""Folders of an account, for each of which the server is asked."""
+MESSAGES_MAX: Final = 10_000_000
+"""Messages of a folder: more than anybody keeps, and few enough to be listed."""
+MODSEQ_MAX: Final = 2**63 - 1
+_NO_FOLDER: Final = frozenset({"\\noselect", "\\nonexistent"})
+
+
+@dataclass(slots=True)
+class ImapAccount:
+    """A source; see `MailSource`. `at` of a folder is what the server calls it, in octets decoded as Latin-1."""
+
+    folders: Sequence[SourceFolder]
+    subscriptions: Sequence[str] | None
+    notes: Sequence[str]
+    _url: ImapUrl
+    _login: tuple[str, str] = field(repr=False)
+    _idle: list[ImapConnection] = field(repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    readers_max: int = CONNECTIONS
+
+    @contextmanager
+    def open(self, folder: SourceFolder) -> Iterator[FolderReader]:
+        """See `MailSource`. A connection that is free is used again."""
+        with self._lock:
+            connection = self._idle.pop() if self._idle else None
+        connection = connection or ImapConnection(self._url, *self._login)
+        try:
+            yield ImapFolder(connection, folder)
+        finally:
+            if connection.is_broken:
+                connection.close()
+            else:
+                with self._lock:
+                    self._idle.append(connection)
+
+    def close(self) -> None:
+        """See `MailSource`."""
+        while self._idle:
+            self._idle.pop().close()
+
+
+def read_account(url: ImapUrl, login: str, password: str, folder: str) -> ImapAccount:
+    """Return the account's mail, INBOX's for `folder`. Raises SourceError."""
+    connection = ImapConnection(url, login, password)
+    try:
+        looked = _Looked(connection, folder)
+        folders = list(looked.folders())
+        subscriptions = looked.subscriptions()
+    except SenselessAnswerError as error:
+        connection.close()
+        raise SourceError(f"{url}: an answer makes no sense: {error}") from error
+    except SourceError:
+        connection.close()
+        raise
+    return ImapAccount(folders, subscriptions, looked.notes, url, (login, password), [connection])
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A name that the server lists. `levels` is empty for one of another namespace."""
+
+    name: bytes
+    levels: tuple[bytes, ...]
+    attributes: frozenset[str]
+
+
+class _Looked:
+    """A look at an account. `notes`: what was left out, or has another name."""
+
+    def __init__(self, connection: ImapConnection, folder: str) -> None:
+        self.notes = list[str]()
+        self._connection = connection
+        self._folder = folder
+        self._prefix, self._foreign = self._namespaces()
+
+    def folders(self) -> Iterator[SourceFolder]:
+        """Yield the folders that have mail or can have it. Raises SourceError, SenselessAnswerError."""
+        with_uses = self._connection.has("LIST-EXTENDED", "SPECIAL-USE")
+        found = self._listed("LIST", *(["RETURN (SPECIAL-USE)"] if with_uses else []))
+        taken = dict[str, bytes]()
+        for one in found:
+            if one.attributes & _NO_FOLDER:
+                continue
+            name = wanted = self._name(one)
+            while name in taken:
+                name += "_"
+            if name != wanted:
+                self.notes.append(
+                    f"{_shown(one.name)}: the folder is {name!r} here; {_shown(taken[wanted])} is {wanted!r}"
+                )
+            taken[name] = one.name
+            yield self._status(one, name)
+
+    def subscriptions(self) -> Sequence[str]:
+        """Return the names that the user has subscribed to. Raises SourceError, SenselessAnswerError."""
+        return sorted({self._name(one) for one in self._listed("LSUB") if "\\noselect" not in one.attributes})
+
+    def _name(self, listed: _Listed) -> str:
+        return below(self._folder, folder_name(listed.levels))
+
+    def _listed(self, command: str, *options: str) -> list[_Listed]:
+        found = [self._one(values) for values in self._connection.ask(command, command, '""', '"*"', *options)]
+        if len(found) > FOLDERS_MAX:
+            raise self._connection.wrong(f"{len(found)} folders; more than {FOLDERS_MAX} are not imported")
+        own = {one.name: one for one in found if one.levels}  # a server may repeat itself
+        return sorted(own.values(), key=lambda one: one.levels)
+
+    def _one(self, values: list[Value]) -> _Listed:
+        if len(values) < 3:
+            raise SenselessAnswerError(repr(values)[:100])
+        attributes, separator, name = frozenset(word.lower() for word in words(values[0])), values[1], text(values[2])
+        if any(octet < 0x20 for octet in name):
+            self.notes.append(f"{_shown(name)}: left out, because the name has control characters")
+            return _Listed(name, (), attributes)
+        if any(name.startswith(prefix) for prefix in self._foreign):
+            return _Listed(name, (), attributes)
+        own = name.removeprefix(self._prefix) if name != self._prefix else name
+        return _Listed(name, tuple(own.split(text(separator))) if separator else (own,), attributes)
+
+    def _status(self, listed: _Listed, name: str) -> SourceFolder:
+        items = "(MESSAGES UIDNEXT UIDVALIDITY" + (" HIGHESTMODSEQ)" if self._connection.has("CONDSTORE") else ")")
+        answers = self._connection.ask("STATUS", "STATUS", quoted(listed.name), items)
+        if not answers or len(answers[-1]) != 2:
+            raise self._connection.wrong(f"no answer to STATUS of {_shown(listed.name)}")
+        told = pairs(answers[-1][1])
+        uidvalidity, uidnext = told_number(told, b"UIDVALIDITY", UID_MAX), told_number(told, b"UIDNEXT", UID_MAX)
+        modseq = number(told[b"HIGHESTMODSEQ"], MODSEQ_MAX) if b"HIGHESTMODSEQ" in told else 0
+        messages = told_number(told, b"MESSAGES", MESSAGES_MAX)
+        uses = [use for use in SPECIAL_USES if use.lower() in listed.attributes and name != INBOX]
+        return SourceFolder(
+            name,
+            listed.name.decode("latin-1"),
+            messages,
+            uidvalidity or None,
+            uidnext or None,
+            modseq or None,
+            " ".join(uses) or None,
+            f"{uidvalidity} {uidnext} {messages} {modseq}" if modseq else None,
+        )
+
+    def _namespaces(self) -> tuple[bytes, Sequence[bytes]]:
+        """Return the prefix of the user's own folders, and those of others'."""
+        if not self._connection.has("NAMESPACE"):
+            return b"", ()
+        [own, *others] = (self._connection.ask("NAMESPACE", "NAMESPACE") or [[None]])[-1]
+        return next(iter(_prefixes(own)), b""), [one for other in others[:2] for one in _prefixes(other) if one]
+
+
+def _prefixes(namespaces: Value) -> list[bytes]:
+    if namespaces is None:
+        return []
+    if not isinstance(namespaces, list):
+        raise SenselessAnswerError(repr(namespaces)[:100])
+    return [text(one[0]) for one in namespaces if isinstance(one, list) and one]
+
+
+def _shown(name: bytes) -> str:
+    return "".join(character if character.isprintable() else "?" for character in name.decode("utf-8", "replace"))

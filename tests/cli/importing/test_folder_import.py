@@ -1,0 +1,186 @@
+"""Imports of folders with UIDs into a node: what is kept, what happens after failures, and what is remembered."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.values import UidSet
+from replicator.errors import UnavailableError
+from replicator.http import server as http_server
+from replicator.mail.mailstore import NewMessage
+from tests.cli.conftest import Invoke
+from tests.cli.served_node import ServedNode
+from tests.cli.sources.mail_files import FROM, make_maildir, put
+from tests.one_node import failing, nothing
+
+UIDVALIDITY = 1_600_000_001
+
+
+def numbered(root: Path, uids: list[int], uidnext: int) -> Path:
+    """Write a Maildir with these UIDs; the mail `n` has the UID n and was received in second n."""
+    make_maildir(root)
+    for uid in uids:
+        put(root / "cur", f"{uid}:2,S", b"Subject: %d\n\nx\n" % uid, mtime_s=1000 + uid)
+    write_list(root, uids, uidnext)
+    return root
+
+
+def write_list(root: Path, uids: list[int], uidnext: int) -> None:
+    lines = "".join(f"{uid} :{uid}\n" for uid in uids)
+    put(root, "dovecot-uidlist", f"3 V{UIDVALIDITY} N{uidnext} Gx\n{lines}".encode())
+
+
+def imported(served: ServedNode, invoke: Invoke, place: Path, code: int = 0) -> Any:
+    result = invoke("import", "alice", place, "--url", served.url, "--json")
+    assert result.exit_code == code, result.stderr
+    return json.loads(result.stdout)
+
+
+def uids(served: ServedNode) -> list[int]:
+    return [message.uid for message in served.messages("alice", "INBOX")]
+
+
+def test_uids_stay_and_mail_without_one_comes_after_all(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    root = numbered(tmp_path / "Maildir", [3, 4, 90], 200)
+    put(root / "new", "new", b"new\n")
+    result = imported(served, invoke, root)
+    assert (uids(served), result["folders"][0]["uids_kept"]) == ([3, 4, 90, 200], True)
+    assert imported(served, invoke, root)["present"] == 4
+
+
+def test_mail_that_dovecot_has_seen_meanwhile_is_not_imported_again(
+    served: ServedNode, invoke: Invoke, tmp_path: Path
+) -> None:
+    root = numbered(tmp_path / "Maildir", [3], 5)
+    put(root / "new", "5", b"new\n")
+    imported(served, invoke, root)
+    put(root / "cur", "6:2,", b"newer\n")
+    write_list(root, [3, 5, 6], 7)
+    result = imported(served, invoke, root)
+    assert (uids(served), result["imported"], result["present"]) == ([3, 5, 6], 1, 2)
+    assert result["folders"][0]["uids_kept"]
+
+
+def test_mail_after_a_failure_waits_so_that_it_keeps_its_uid(
+    served: ServedNode, invoke: Invoke, tmp_path: Path
+) -> None:
+    root = numbered(tmp_path / "Maildir", [*range(1, 200)], 300)
+    saved = 0
+
+    async def fail_later(user: str) -> None:
+        nonlocal saved
+        saved += 1
+        if saved == 2:
+            await failing(UnavailableError("no master can be reached"))(user)
+
+    served.mail.before_change = fail_later
+    result = imported(served, invoke, root, code=1)
+    assert (result["imported"], len(result["failures"]), result["left"]) == (64, 64, 71)
+    served.mail.before_change = nothing
+    result = imported(served, invoke, root)
+    assert (result["imported"], result["present"], result["folders"][0]["uids_kept"]) == (135, 64, True)
+    assert uids(served) == [*range(1, 200)]
+
+
+def test_message_that_fails_alone_is_tried_again_under_another_uid(
+    served: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = numbered(tmp_path / "Maildir", [1, 2, 3], 10)
+    put(root / "cur", "2:2,S", b"x" * (2 << 20))
+    with monkeypatch.context() as limited:
+        limited.setattr(http_server, "BODY_BYTES_MAX", 1 << 20)
+        assert imported(served, invoke, root, code=1)["imported"] == 2
+    result = imported(served, invoke, root)
+    assert (uids(served), result["folders"][0]["uids_kept"]) == ([1, 3, 10], False)
+    assert result["notes"] == []  # the UIDVALIDITY stays: no UID names two mails
+
+
+def test_expunged_mail_is_not_imported_again(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    root = numbered(tmp_path / "Maildir", [1, 2, 3], 4)
+    imported(served, invoke, root)
+
+    async def expunge() -> None:
+        view = await served.mail.open_mailbox(await served.mail.folder("alice", "INBOX"))
+        await served.mail.expunge(view, UidSet.of([2]))
+
+    served.run(expunge)
+    put(root / "cur", "1:2,SF", b"Subject: 1\n\nx\n")
+    (root / "cur" / "1:2,S").unlink()
+    result = imported(served, invoke, root)
+    assert (result["imported"], result["reflagged"], uids(served)) == (0, 1, [1, 3])
+
+
+def test_source_that_is_empty_now_empties_nothing(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    root = numbered(tmp_path / "Maildir", [1, 2, 3], 4)
+    imported(served, invoke, root)
+    for file in (root / "cur").iterdir():
+        file.unlink()
+    result = imported(served, invoke, root)
+    assert (result["expunged"], uids(served)) == (0, [1, 2, 3])
+
+
+def test_memory_that_is_broken_or_gone_costs_time_only(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    root = numbered(tmp_path / "Maildir", [1, 2, 3], 4)
+    imported(served, invoke, root)
+    [file] = (tmp_path / "state" / "replicator" / "imports").iterdir()
+    for content in (b"", b"{}", b"[]", b'{"folders": {"INBOX": 5}, "subscriptions": []}', b"\xff"):
+        file.write_bytes(content)
+        result = imported(served, invoke, root)
+        assert (result["present"], result["folders"][0]["uids_kept"]) == (3, True)
+    assert uids(served) == [1, 2, 3]
+
+
+def test_mbox_of_an_earlier_version_is_not_imported_again(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    text = b"Subject: x\nStatus: RO\nX-UID: 7\n\nbody\n"
+
+    async def save_as_before() -> None:
+        inbox = await served.mail.folder("alice", "INBOX")
+        await served.mail.save(inbox, NewMessage(text.replace(b"\n", b"\r\n")))
+
+    served.run(save_as_before)
+    result = imported(served, invoke, put(tmp_path, "mbox", FROM + text + b"\n"))
+    assert (result["imported"], result["present"]) == (0, 1)
+
+
+def test_subscriptions_are_taken_once(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    root = numbered(tmp_path / "Maildir", [], 1)
+    make_maildir(root / ".Sent")
+    put(root, "subscriptions", b"V\t2\n\nSent\nGone\nbad\x01\x01name\n")
+    result = imported(served, invoke, root)
+    assert [folder["name"] for folder in result["folders"]] == ["INBOX", "Sent"]
+    listed = json.loads(invoke("mailbox", "list", "alice", "--json", "--url", served.url).stdout)
+    assert [one["name"] for one in listed["folders"] if one["subscribed"]] == ["Sent"]
+    assert listed["stray_subscriptions"] == ["Gone", "bad_name"]
+    assert invoke("mailbox", "unsubscribe", "alice", "Gone", "--url", served.url).exit_code == 0
+    imported(served, invoke, root)
+    listed = json.loads(invoke("mailbox", "list", "alice", "--json", "--url", served.url).stdout)
+    assert listed["stray_subscriptions"] == ["bad_name"]
+
+
+def test_mail_comes_without_its_keywords_where_the_folder_has_too_many(
+    served: ServedNode, invoke: Invoke, tmp_path: Path
+) -> None:
+    fields = [f"X-Keywords: {' '.join(f'word{at}' for at in range(start, start + 60))}" for start in (0, 60, 30)]
+    mails = [FROM + f"{field}\nStatus: R\n\n{at}\n\n".encode() for at, field in enumerate(fields)]
+    imported(served, invoke, put(tmp_path, "mbox", mails[0]))
+    result = imported(served, invoke, put(tmp_path, "mbox", b"".join(mails)), code=1)
+    assert (result["imported"], result["left"]) == (2, 0)
+    [failure] = result["failures"]
+    assert failure["message"].endswith("mbox, message 2")
+    assert failure["reason"].startswith("imported without its keywords: a mailbox may have 100 keywords")
+    assert [len(message.flags) for message in served.messages("alice", "INBOX")] == [61, 1, 61]
+
+
+def test_folder_whose_modseq_cannot_be_kept_gets_new_uids(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    root = numbered(tmp_path / "Maildir", [5, 6], 9)
+    put(root, "dovecot.index.log", struct.pack("<BBHIIIIIQ", 1, 3, 40, 7, 1, 0, 0, 0, 2**61))
+    result = imported(served, invoke, root)
+    assert (result["imported"], result["folders"][0]["uids_kept"]) == (2, False)
+    assert "INBOX: gets new UIDs: " in result["notes"][0]
+    listed = json.loads(invoke("mailbox", "list", "alice", "--json", "--url", served.url).stdout)
+    assert listed["folders"][0]["uidvalidity"] != UIDVALIDITY

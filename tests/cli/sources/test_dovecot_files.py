@@ -1,0 +1,178 @@
+"""Dovecot's files beside mail, as it writes them, and broken ones."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replicator.cli.sources import MailSource, read_source
+from replicator.cli.sources.dovecot_files import BrokenFileError, highest_modseq, read_subscriptions, read_uidlist
+from tests.cli.sources.mail_files import listed, make_maildir, names, put, texts
+
+LIST = b"3 V1795821413 N3 Ge1df3c3a630f0a6b7933000083ecc375\n"
+HEAD = "<BBHIIIIIQ"
+
+
+def uids(source: MailSource, name: str = "INBOX") -> list[int | None]:
+    return [message.uid for message in listed(source, name)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        LIST + b"1 :a.host,S=5\n2 W21 :b.host\n7 W8 Xabc :c.host,S=9,W=2:2,S\n",
+        b"1 1795821413 3\n1 a.host,S=5\n2 b.host\n7 c.host,S=9,W=2:2,FS\n",
+    ],
+)
+def test_both_versions_of_the_list_tell_uids(tmp_path: Path, content: bytes) -> None:
+    found = read_uidlist(put(tmp_path, "dovecot-uidlist", content))
+    assert found is not None
+    assert (found.uidvalidity, found.uidnext) == (1795821413, 8)
+    assert found.uids == {"a.host,S=5": 1, "b.host": 2, "c.host,S=9,W=2": 7}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n",
+        b"2 V1 N1\n",
+        b"3 N7\n1 :a\n",
+        b"3 V0 N7\n1 :a\n",
+        b"3 V4294967296 N7\n",
+        b"3 V99999999999999999999 N7\n",
+        b"3 V5\n1 :a\n",
+        LIST + b"1 :a\n1 :b\n",
+        LIST + b"2 :a\n1 :b\n",
+        LIST + b"1 :a\n2 :a\n",
+        LIST + b"0 :a\n",
+        LIST + b"4294967295 :a\n",
+        LIST + b"x :a\n",
+        LIST + b"1 a\n",
+        LIST + b"1 :\n",
+        LIST + b"\x00\xff\n",
+        LIST + b"\n1 :a\n",
+        b"1 5 9\n1\n",
+        b"1 5 9\nx y\n",
+        b"\xff" * 100_000,
+    ],
+)
+def test_broken_list_is_told_and_the_mail_comes_under_new_uids(tmp_path: Path, content: bytes) -> None:
+    root = make_maildir(tmp_path / "Maildir")
+    put(root / "cur", "a:2,S", b"x\n")
+    put(root, "dovecot-uidlist", content)
+    source = read_source(root, "INBOX")
+    assert uids(source) == [None]
+    [folder] = source.folders
+    assert (folder.uidvalidity, folder.uidnext, folder.highestmodseq) == (None, None, None)
+    assert [note for note in source.notes if "line 1" in note or "line 2" in note or "line 3" in note]
+
+
+@given(st.binary(max_size=200))
+def test_any_list_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    file = put(tmp_path_factory.mktemp("list"), "dovecot-uidlist", LIST + content)
+    try:
+        found = read_uidlist(file)
+    except BrokenFileError:
+        return
+    assert found is not None
+    assert sorted(found.uids.values()) == list(found.uids.values())
+
+
+def test_last_line_that_is_being_written_does_not_count(tmp_path: Path) -> None:
+    found = read_uidlist(put(tmp_path, "dovecot-uidlist", LIST + b"1 :a\n2 :b.ho"))
+    assert found is not None
+    assert (found.uids, found.uidnext) == ({"a": 1}, 3)
+
+
+def test_uids_give_the_order_and_files_without_come_last(tmp_path: Path) -> None:
+    root = make_maildir(tmp_path / "Maildir")
+    for name, mtime_s in (("late", 10), ("b", 30), ("a", 20), ("early", 5)):
+        put(root / ("new" if name == "a" else "cur"), name, name.encode(), mtime_s=mtime_s)
+    put(root / "cur", "a:2,S", b"another a", mtime_s=40)
+    put(root, "dovecot-uidlist", LIST + b"4 :b\n5 :gone\n9 :a\n")
+    source = read_source(root, "INBOX")
+    assert uids(source) == [4, 9, None, None, None]
+    assert texts(source) == [b"b", b"a", b"early", b"late", b"another a"]
+    assert source.folders[0].uidnext == 10
+    assert source.notes == [f"{root}: no file has 1 of the UIDs of dovecot-uidlist: that mail was expunged"]
+
+
+def test_file_that_gets_other_flags_meanwhile_is_read(tmp_path: Path) -> None:
+    root = make_maildir(tmp_path / "Maildir")
+    put(root / "new", "a", b"text\n")
+    source = read_source(root, "INBOX")
+    (root / "new" / "a").rename(root / "cur" / "a:2,S")
+    assert texts(source) == [b"text\r\n"]
+
+
+def test_compressed_file_is_no_mail(tmp_path: Path) -> None:
+    root = make_maildir(tmp_path / "Maildir")
+    put(root / "cur", "a:2,", b"\x1f\x8b\x08\x00")
+    source = read_source(root, "INBOX")
+    with source.open(source.folders[0]) as reader:
+        [read] = reader.texts(reader.listing(None).messages)
+    assert read.error is not None
+    assert "imap://" in read.error
+
+
+def test_folders_below_each_other_are_found(tmp_path: Path) -> None:
+    root = make_maildir(tmp_path / "Maildir")
+    for name in ("Archive/2024/Entw&APw-rfe", "a.b", "Archive", "x&-y"):
+        make_maildir(root / name)
+    (root / "Empty" / "cur").mkdir(parents=True)
+    (root / "loop").symlink_to(root)
+    source = read_source(root, "INBOX")
+    assert names(source) == ["INBOX", "Archive", "Archive/2024/Entwürfe", "a.b", "x&y"]
+    (tmp_path / "mail").mkdir()
+    make_maildir(tmp_path / "mail" / "INBOX")
+    make_maildir(tmp_path / "mail" / "Sent")
+    assert names(read_source(tmp_path / "mail", "INBOX")) == ["INBOX", "Sent"]
+
+
+def test_names_that_no_folder_can_have_are_changed(tmp_path: Path) -> None:
+    root = make_maildir(tmp_path / "Maildir")
+    for name in (b".a..b", b".c\x01d\ne", b".\xff\xfe", b".&AAo-x", b".&AC8-"):
+        make_maildir(root / name.decode("utf-8", "surrogateescape"))
+    assert sorted(names(read_source(root, "INBOX"))) == sorted(
+        ["INBOX", "a/_/b", "c_d_e", "\ufffd\ufffd", "_x", "&AC8-"]
+    )
+
+
+def test_directories_of_one_name_go_together(tmp_path: Path) -> None:
+    root = make_maildir(tmp_path / "Maildir")
+    for number, name in enumerate((".A.B", "A/B")):
+        put(make_maildir(root / name) / "cur", "1:2,", b"%d\n" % number)
+        put(root / name, "dovecot-uidlist", LIST + b"1 :1\n")
+    source = read_source(root, "INBOX")
+    assert (names(source), sorted(texts(source, "A/B"))) == (["INBOX", "A/B"], [b"0\r\n", b"1\r\n"])
+    assert uids(source, "A/B") == [None, None]
+    assert [folder.uidvalidity for folder in source.folders] == [None, None]
+    assert "their mail goes together" in source.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "separator", "expected"),
+    [
+        (b"V\t2\n\nArch\t2024\nEntw&APw-rfe\na\x01tb\n", b".", [[b"Arch", b"2024"], [b"Entw&APw-rfe"], [b"a\tb"]]),
+        (b"INBOX\nArch.2024\n", b".", [[b"INBOX"], [b"Arch", b"2024"]]),
+        (b"INBOX\nArch/a.b\n", b"/", [[b"INBOX"], [b"Arch", b"a.b"]]),
+        (b"", b".", []),
+    ],
+)
+def test_subscriptions_of_both_versions(
+    tmp_path: Path, content: bytes, separator: bytes, expected: list[list[bytes]]
+) -> None:
+    assert read_subscriptions(put(tmp_path, "subscriptions", content), separator) == expected
+
+
+def test_log_bounds_the_modseq(tmp_path: Path) -> None:
+    head = struct.pack(HEAD, 1, 3, 40, 7, 1, 0, 0, 0, 5000)
+    assert highest_modseq(put(tmp_path, "log", head + b"\0" * 80)) == 5000 + 112 // 8
+    for broken in (b"", head[:20], b"\x02" + head[1:], struct.pack(HEAD, 1, 3, 8, 7, 1, 0, 0, 0, 5000)):
+        assert highest_modseq(put(tmp_path, "log", broken)) is None
+    assert highest_modseq(put(tmp_path, "log", struct.pack(HEAD, 1, 3, 40, 7, 1, 0, 0, 0, 2**64 - 1))) is None

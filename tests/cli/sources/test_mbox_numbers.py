@@ -1,0 +1,70 @@
+"""UIDs and keywords of an mbox, as Dovecot and others keep them in header fields, and forged ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replicator.cli.sources import read_source
+from tests.cli.sources.mail_files import FROM, listed, names, put, texts
+
+BASE = b"X-IMAPbase: 1795821413 0000000009 $Label1 Junk\n"
+
+
+def mail(number: int, fields: bytes) -> bytes:
+    return FROM + b"Subject: %d\n" % number + fields + b"To: x\n\nStatus: text %d\n\n" % number
+
+
+def test_numbers_and_keywords_are_read_and_are_no_part_of_the_mail(tmp_path: Path) -> None:
+    fields = b"Status: RO\nX-Status: F\nX-Keywords: $Label1 Junk      \nContent-Length: 5\n"
+    content = mail(1, BASE + fields + b"X-UID: 2\n") + mail(2, b"X-UID: 7\nStatus: O\n folded\nX-Keywords:\n")
+    source = read_source(put(tmp_path, "mbox", content), "INBOX")
+    [folder] = source.folders
+    assert (folder.uidvalidity, folder.uidnext, folder.messages) == (1795821413, 10, 2)
+    assert [(one.uid, one.flags) for one in listed(source)] == [
+        (2, {"\\Seen", "\\Flagged", "$Label1", "Junk"}),
+        (7, frozenset()),
+    ]
+    assert texts(source) == [b"Subject: %d\r\nTo: x\r\n\r\nStatus: text %d\r\n" % (n, n) for n in (1, 2)]
+    with source.open(folder) as reader:
+        first, _ = reader.texts(listed(source))
+    assert first.former is not None
+    assert first.former.startswith(b"Subject: 1\r\nX-IMAPbase: 1795821413 0000000009")
+
+
+def test_first_message_that_only_holds_numbers_is_no_mail(tmp_path: Path) -> None:
+    content = mail(1, b"X-IMAP: 5 9\nStatus: RO\n") + mail(2, b"X-UID: 3\n")
+    source = read_source(put(tmp_path, "mbox", content), "INBOX")
+    assert [one.uid for one in listed(source)] == [3]
+    assert (source.folders[0].uidvalidity, source.folders[0].uidnext) == (5, 10)
+
+
+@pytest.mark.parametrize("base", [b"", b"X-IMAPbase: 0 9\n", b"X-IMAPbase: 5\n", b"X-IMAPbase: 99999999999 1\n"])
+def test_without_a_base_no_uid_counts(tmp_path: Path, base: bytes) -> None:
+    source = read_source(put(tmp_path, "mbox", mail(1, base + b"X-UID: 2\n") + mail(2, b"X-UID: 3\n")), "INBOX")
+    assert [one.uid for one in listed(source)] == [None, None]
+    assert source.folders[0].uidvalidity is None
+
+
+def test_uids_out_of_order_or_above_the_last_one_do_not_count(tmp_path: Path) -> None:
+    fields = (b"X-UID: 4\n", b"X-UID: 2\n", b"X-UID: 10\n", b"", b"X-UID: 9\n", b"X-UID: 4294967295\n")
+    content = b"".join(mail(number, (b"" if number else BASE) + one) for number, one in enumerate(fields))
+    source = read_source(put(tmp_path, "mbox", content), "INBOX")
+    assert [one.uid for one in listed(source)] == [4, 9, None, None, None, None]
+    assert [text[9:10] for text in texts(source)] == [b"0", b"4", b"1", b"2", b"3", b"5"]
+    assert "4 messages have no UID" in source.notes[0]
+
+
+@given(st.integers(min_value=0), st.binary(max_size=60))
+def test_cut_mbox_is_read_as_far_as_it_goes(
+    tmp_path_factory: pytest.TempPathFactory, length: int, rubbish: bytes
+) -> None:
+    whole = mail(1, BASE + b"X-UID: 2\n") + mail(2, b"X-UID: 3\n")
+    cut = whole[: len(FROM) + length % (len(whole) - len(FROM))] + rubbish
+    source = read_source(put(tmp_path_factory.mktemp("mbox"), "mbox", cut), "INBOX")
+    assert names(source) == ["INBOX"]
+    assert 1 <= len(texts(source)) <= 2
+    assert len(listed(source)) == source.folders[0].messages
