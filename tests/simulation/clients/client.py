@@ -187,7 +187,8 @@ class Client:
 
     async def _save(self, node: Node, view: MailboxView) -> str:
         mails = [self._new_mail() for _ in range(self._dice.choice((1, 1, 1, 1, 2, 4)))]
-        if self._dice.random() < 0.15:
+        # A liar may say in HELLO that it cannot keep UIDs, which is believed while the link lasts.
+        if self._dice.random() < 0.15 and self._world.plan.deception is None:
             mails = [replace(mail, uid=max(1, view.uidnext + self._dice.randint(-2, 6))) for mail in mails]
         hashes = [self._ledger.asks_to_save(mail.body) for mail in mails if isinstance(mail.body, bytes)]
         saved = await node.mail.save_all(self._folder(view), mails)
