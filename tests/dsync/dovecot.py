@@ -13,6 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from tests.effort import IN_CI
+
 PROGRAM = "/usr/sbin/dovecot"
 DOVEADM = "/usr/bin/doveadm"
 START_WITHIN_S = 10.0
@@ -53,6 +57,11 @@ SDBOX = "sdbox:~/sdbox"
 MAILDIR = "maildir:~/Maildir:LAYOUT=fs"
 
 
+needs_dovecot = pytest.mark.skipif(
+    not Path(DOVEADM).exists() and not IN_CI, reason="Dovecot is not installed: apt-get install dovecot-core"
+)
+
+
 class Dovecot:
     """A Dovecot whose users have their homes under `directory`/mail."""
 
@@ -73,6 +82,18 @@ class Dovecot:
     def save(self, user: str, text: bytes, folder: str = "INBOX") -> None:
         """Save a mail."""
         self.do("save", "-u", user, "-m", folder, text=text)
+
+    def received_s(self, user: str, uid: int) -> int:
+        """Return when a mail of INBOX was received."""
+        return int(self._fetch(user, "date.received.unixtime", uid))
+
+    def text(self, user: str, uid: int) -> bytes:
+        """Return the text of a mail of INBOX, with CR LF as line ends."""
+        return self._fetch(user, "text", uid).replace("\r\n", "\n").replace("\n", "\r\n").encode()
+
+    def _fetch(self, user: str, field: str, uid: int) -> str:
+        output = self.do("-f", "pager", "fetch", "-u", user, field, "mailbox", "INBOX", "uid", str(uid))
+        return output.partition(f"{field}:")[2].removeprefix("\n").removesuffix("\n\f\n").lstrip(" ")
 
     def mails(self, user: str, folder: str = "INBOX") -> list[tuple[int, str, frozenset[str]]]:
         r"""Return UID, GUID and flags without `\Recent` of all mails."""
