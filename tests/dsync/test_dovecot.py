@@ -47,7 +47,7 @@ async def test_texts_and_dates_are_the_same() -> None:
         server.save(USER, b".first: x\r\n\r\n.\r\n..\r\nlast without an end")
         async with door(lambda _: replica) as address:
             assert (await Master(server, address).sync()).returncode == 0
-        [theirs, ours] = sorted(inbox.stored.values(), key=lambda mail: mail.received_s)
+        [ours, theirs] = sorted(inbox.stored.values(), key=lambda mail: mail.received_s)
         assert inbox.texts[theirs.guid] == b".first: x\r\n\r\n.\r\n..\r\nlast without an end"
         assert theirs.received_s == server.received_s(USER, theirs.uid)
         assert server.received_s(USER, ours.uid) == 1_234_567_890
