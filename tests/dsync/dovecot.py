@@ -83,6 +83,23 @@ class Dovecot:
         """Save a mail."""
         self.do("save", "-u", user, "-m", folder, text=text)
 
+    def status(self, folder: str, user: str = "u1") -> dict[str, str]:
+        """Return numbers of a folder."""
+        output = self.do("-f", "tab", "mailbox", "status", "-u", user, "uidvalidity uidnext highestmodseq", folder)
+        names, values = (line.split("\t") for line in output.splitlines())
+        return dict(zip(names, values, strict=True))
+
+    def folders(self, user: str) -> dict[str, tuple[str, int]]:
+        """Return ids and numbers of mails by folder, without INBOX."""
+        lines = self.do("-f", "tab", "mailbox", "status", "-u", user, "guid messages", "*").splitlines()
+        names = lines[0].split("\t") if lines else []
+        rows = [dict(zip(names, line.split("\t"), strict=True)) for line in lines[1:]]
+        return {row["mailbox"]: (row["guid"], int(row["messages"])) for row in rows if row["mailbox"] != "INBOX"}
+
+    def subscriptions(self, user: str) -> set[str]:
+        """Return the names that a user subscribes to."""
+        return {*self.do("mailbox", "list", "-u", user, "-s").split()}
+
     def received_s(self, user: str, uid: int) -> int:
         """Return when a mail of INBOX was received."""
         return int(self._fetch(user, "date.received.unixtime", uid))
