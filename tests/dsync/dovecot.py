@@ -48,11 +48,34 @@ passdb {{
   driver = static
   args = password=secret
 }}
+{more}
 userdb {{
   driver = static
   args = uid={user} gid={group} home={directory}/mail/%u
 }}
 """
+REPLICATOR = """
+mail_plugins = notify replication
+plugin {{
+  mail_replica = {address}
+}}
+service aggregator {{
+  fifo_listener replication-notify-fifo {{
+    mode = 0666
+  }}
+  unix_listener replication-notify {{
+    mode = 0666
+  }}
+}}
+service replicator {{
+  process_min_avail = 1
+  unix_listener replicator-doveadm {{
+    mode = 0666
+  }}
+}}
+"""
+"""Settings of Dovecot's replicator, which syncs with this address after each change."""
+
 SDBOX = "sdbox:~/sdbox"
 MAILDIR = "maildir:~/Maildir:LAYOUT=fs"
 
@@ -120,13 +143,15 @@ class Dovecot:
 
 
 @contextmanager
-def dovecot(location: str = SDBOX) -> Iterator[Dovecot]:
-    """Prepare a Dovecot with empty mail."""
+def dovecot(location: str = SDBOX, more: str = "") -> Iterator[Dovecot]:
+    """Run a Dovecot with empty mail. `more`: other settings."""
     directory = Path(tempfile.mkdtemp(prefix="dsync-"))
     user = pwd.getpwuid(os.getuid()) if os.getuid() else pwd.getpwnam("nobody")
     group = subprocess.run(["id", "-gn", user.pw_name], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     (directory / "dovecot.conf").write_text(
-        CONFIGURATION.format(directory=directory, user=user.pw_name, group=group, location=location, password=PASSWORD),
+        CONFIGURATION.format(
+            directory=directory, user=user.pw_name, group=group, location=location, password=PASSWORD, more=more
+        ),
         encoding="utf-8",
     )
     for name in ("run", "state", "mail"):

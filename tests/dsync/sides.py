@@ -134,15 +134,20 @@ async def password() -> bytes:
     return PASSWORD.encode()
 
 
+def served(replica_of: Callable[[str], Replica]) -> Callable[[trio.abc.Stream], Awaitable[None]]:
+    """Return the handler of connections."""
+    return DsyncServer(DsyncServices(Names(USER, "u2"), replica_of, password, "zz-test")).serve
+
+
 @asynccontextmanager
 async def door(
     replica_of: Callable[[str], Replica], wrap: Callable[[trio.abc.Stream], trio.abc.Stream] | None = None
 ) -> AsyncIterator[str]:
     """Open a door, and yield its address as doveadm takes it. `wrap` may replace streams of connections."""
-    server = DsyncServer(DsyncServices(Names(USER, "u2"), replica_of, password, "zz-test"))
+    handler = served(replica_of)
 
     async def serve(stream: trio.SocketStream) -> None:
-        await server.serve(stream if wrap is None else wrap(stream))
+        await handler(stream if wrap is None else wrap(stream))
 
     async with trio.open_nursery() as nursery:
         [listener] = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))

@@ -16,7 +16,7 @@ from replicator.dsync.mail_replica import ASIDE
 from replicator.errors import MailError
 from replicator.mail.mailstore import NewMessage
 from replicator.users import add_user
-from tests.dsync.dovecot import MAILDIR, PASSWORD, SDBOX, Dovecot, dovecot, needs_dovecot
+from tests.dsync.dovecot import MAILDIR, PASSWORD, REPLICATOR, SDBOX, Dovecot, dovecot, needs_dovecot
 from tests.dsync.sides import USER, DovecotSide, History, Master, NodeSide, door, node_replicas
 from tests.effort import examples, first
 from tests.end_to_end.helpers.in_process import free_ports, running
@@ -107,6 +107,27 @@ async def folders(mail: HookedMail) -> tuple[dict[str, tuple[str, int]], set[str
         if folder.name != "INBOX":
             found[folder.name] = folder.mailbox_id.hex(), (await mail.status(folder)).messages
     return found, {*await mail.subscriptions(USER)}
+
+
+async def test_the_replicator_brings_each_change(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as mail, door(node_replicas(mail, now_ms)) as address:
+        with dovecot(more=REPLICATOR.format(address=address)) as server:
+            sides = DovecotSide(server), NodeSide(mail)
+            for number in range(3):
+                await sides[0].append(b"Subject: %d\r\n\r\n" % number)
+                if number:
+                    await sides[0].flag(number, "\\Seen", is_set=True)
+                await become_equal(*sides)
+            await sides[1].append(b"Subject: from the node\r\n\r\n")  # comes with Dovecot's next change
+            await sides[0].append(b"Subject: from Dovecot\r\n\r\n")
+            await become_equal(*sides)
+            assert len(await sides[1].shown()) == 5
+
+
+async def become_equal(one: DovecotSide, other: NodeSide) -> None:
+    with trio.fail_after(30):
+        while await one.shown() != await other.shown():  # noqa: ASYNC110 - Dovecot tells nobody that a sync is over
+            await trio.sleep(0.05)
 
 
 async def test_large_mails_pass_through(tmp_path: Path) -> None:
