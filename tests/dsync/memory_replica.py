@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from itertools import count
 
 from replicator.dsync.replica import NO_FLAGS, FlagChanges, SavedAs, StoredMail
 from replicator.dsync.rules.tree import INBOX, Adopt, Create, Delete, Name, Rename, Step, Subscribe, Tree, name_hash
@@ -25,11 +24,10 @@ class MemoryMailbox:
     texts: dict[bytes, bytes] = field(default_factory=dict)
     gone: dict[int, tuple[int, bytes]] = field(default_factory=dict)  # MODSEQ and GUID, by UID
     flag_log: list[tuple[int, int, str, bool]] = field(default_factory=list)  # MODSEQ, UID, flag, set?
-    changes: int = 0
+    reads: int = 0  # how often a sync has read all mails
 
     def next_modseq(self) -> int:
         self.highestmodseq += 1
-        self.changes += 1
         return self.highestmodseq
 
     # ---- what users do
@@ -55,6 +53,7 @@ class MemoryMailbox:
         )
 
     async def mails(self) -> Sequence[StoredMail]:
+        self.reads += 1
         return [self.stored[uid] for uid in sorted(self.stored)]
 
     async def expunged(self, since: int) -> Mapping[int, bytes]:
@@ -119,7 +118,6 @@ class MemoryReplica:
     subscriptions: dict[Name, tuple[int, bool]] = field(default_factory=dict)
     deleted_boxes: dict[bytes, int] = field(default_factory=dict)
     deleted_names: dict[bytes, int] = field(default_factory=dict)
-    ids: count[int] = field(default_factory=lambda: count(1))
 
     # ---- what users do
 

@@ -1,7 +1,7 @@
 """One mailbox in both directions: what this side tells of its mails, and what it takes over from the master's.
 
-Each side sends, in this order: annotations, changes, requests, mails, and the new state. This side waits with its
-requests for the master's changes, and changes nothing before it has sent what the master asked for. In a backup, the
+Each side sends, in this order: annotations, changes, requests, mails, and the new state. This side waits for the
+master's changes first, and changes nothing before it has sent what the master asked for. In a backup, the
 destination sends requests and its new state only, and the source all but requests.
 """
 
@@ -70,13 +70,15 @@ class MailboxSync:
         """Bring both sides to one state, and return True if one had to be changed. Raises DsyncError, MailError."""
         known = await self._known()
         tells, takes = direction in {Direction.BOTH, Direction.THERE}, direction is not Direction.THERE
-        if tells:
-            await self._tell_attributes()
-            await self._tell_changes(known)
         plan, requests = Plan(uidnext=known.numbers.uidnext), list[MailRequest]()
+        changes = list[MailChange]()
         if takes:
             await self._take_attributes()
             changes = await self._changes()
+        if tells:
+            await self._tell_attributes()
+            await self._tell_changes(known, changes)
+        if takes:
             plan = await _computed(partial(self._plan, known, changes, direction), len(known.mails) + len(changes))
             await self._request(plan)
         if tells:
@@ -117,9 +119,11 @@ class MailboxSync:
     async def _tell_attributes(self) -> None:
         await self._peer.end_list()
 
-    async def _tell_changes(self, known: Known) -> None:
+    async def _tell_changes(self, known: Known, theirs: Sequence[MailChange]) -> None:
+        r"""Tell this side's changes. Mails that are `\Recent` there are told so, or Dovecot would take that for news."""
+        recent = {change.uid for change in theirs if change.recent}
         for change in await _computed(partial(changes_to_tell, known, self._state), len(known.mails)):
-            await self._peer.send(change)
+            await self._peer.send(replace(change, recent=True) if change.uid in recent else change)
         await self._peer.end_list()
 
     async def _send_mails(self, mails: Sequence[StoredMail], requests: Sequence[MailRequest]) -> None:

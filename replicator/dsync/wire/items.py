@@ -22,6 +22,7 @@ GUID_MAX = 255
 
 NO_SIZE = "ffffffffffffffff"
 _BITS = {1: "\\Answered", 2: "\\Flagged", 4: "\\Deleted", 8: "\\Seen", 16: "\\Draft"}
+_RECENT = 32
 _NUMBER = re.compile("[0-9]{1,20}")
 _HEX = re.compile("[0-9a-f]{1,16}")
 _ID = re.compile("[0-9a-f]{32}")
@@ -377,7 +378,10 @@ class ChangeType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MailChange:
-    """C: a mail, or that it is gone. `added` and `removed`: flags that a user of that side has changed."""
+    r"""C: a mail, or that it is gone. `added` and `removed`: flags that a user of that side has changed.
+
+    `recent`: the mail is `\Recent` there.
+    """
 
     type: ChangeType
     uid: int
@@ -386,6 +390,7 @@ class MailChange:
     flags: frozenset[str] = NO_FLAGS
     added: frozenset[str] = NO_FLAGS
     removed: frozenset[str] = NO_FLAGS
+    recent: bool = False
 
     @classmethod
     def of(cls, fields: Fields) -> MailChange:
@@ -395,14 +400,16 @@ class MailChange:
         except ValueError as error:
             raise DsyncError("the peer sent a change of an unknown type") from error
         final, added, removed = _keywords(decode_list(fields.find("keyword_changes") or ""))
+        bits = fields.hexadecimal("final_flags")
         return cls(
             kind,
             fields.number("uid", most=UID_MAX),
             fields.guid("guid"),
             fields.number("modseq", 0),
-            final | _flags(fields.hexadecimal("final_flags")),
+            final | _flags(bits),
             added | _flags(fields.hexadecimal("add_flags")),
             removed | _flags(fields.hexadecimal("remove_flags")),
+            recent=bool(bits & _RECENT),
         )
 
     def values(self) -> Values:
@@ -416,7 +423,7 @@ class MailChange:
             "modseq": _number(self.modseq or None),
             "add_flags": _bits(self.added),
             "remove_flags": _bits(self.removed),
-            "final_flags": _bits(self.flags),
+            "final_flags": _bits(self.flags, _RECENT if self.recent else 0),
             "keyword_changes": _keyword_changes(self.flags, self.added, self.removed),
             "virtual_size": NO_SIZE,
         }
@@ -426,8 +433,8 @@ def _flags(bits: int) -> frozenset[str]:
     return frozenset(flag for bit, flag in _BITS.items() if bits & bit)
 
 
-def _bits(flags: frozenset[str]) -> str | None:
-    bits = sum(bit for bit, flag in _BITS.items() if flag in flags)
+def _bits(flags: frozenset[str], more: int = 0) -> str | None:
+    bits = sum(bit for bit, flag in _BITS.items() if flag in flags) | more
     return f"{bits:x}" if bits else None
 
 
