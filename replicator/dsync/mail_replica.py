@@ -20,7 +20,7 @@ from replicator.dsync.wire.items import Deletions, Mailbox, TreeNode
 from replicator.errors import FolderExistsError
 from replicator.mail.flags import SYSTEM_FLAGS, is_keyword
 from replicator.mail.last_changes import TreeChanges
-from replicator.mail.mailstore import SEPARATOR, CoreMailStore, Folder, NewMessage, ReceivedBody
+from replicator.mail.mailstore import INBOX, SEPARATOR, CoreMailStore, Folder, NewMessage, ReceivedBody
 from replicator.mail.view import MailboxView, Message
 
 SMALL_BYTES = 64 * KIB
@@ -102,31 +102,49 @@ class MailReplica:
             case Subscribe(name, subscribed):
                 await mail.subscribe(user, name_of(name), subscribed=subscribed)
 
-    async def _create(self, name: str, mailbox_id: bytes, uidvalidity: int) -> Folder:
-        folder = await self._mail.create_folder_as(self._user, name, mailbox_id)
+    async def _create(self, name: str, guid: bytes, uidvalidity: int) -> Folder:
+        return await self._name(await self._new(name), guid, uidvalidity)
+
+    async def _new(self, name: str) -> Folder:
+        """Return a new folder; INBOX is there as soon as it is asked for."""
+        create = self._mail.folder if name == INBOX else self._mail.create_folder
+        return await create(self._user, name)
+
+    async def _name(self, folder: Folder, guid: bytes, uidvalidity: int) -> Folder:
+        """Let the peer find a folder by its GUID and UIDVALIDITY."""
+        await self._mail.know_as(folder, guid)
         return await with_uidvalidity(self._mail, folder, uidvalidity)
 
     async def _adopt(self, step: Adopt) -> None:
-        """Replace a folder by one with the other id. Its mail waits aside, and comes back above the peer's UIDs."""
-        mail, name = self._mail, name_of(step.name)
-        folder = await mail.folder(self._user, name)
-        async with aside(mail, folder) as waiting:
-            await _move_all(mail, folder, waiting)
-            adopted = await self._create(name, step.mailbox_id, step.uidvalidity)
-            view = await mail.open_mailbox(waiting)
-            if view.messages:
-                await mail.raise_numbers(adopted, step.uidnext, 1)
-            await _move_all(mail, waiting, adopted)
+        """Take the peer's GUID and UIDVALIDITY for a folder.
+
+        If it has had mail, a new folder takes its place. The mail is in the old one meanwhile, under another name, and
+        comes back above the peer's UIDs.
+        """
+        mail, user, name = self._mail, self._user, name_of(step.name)
+        folder = await mail.folder(user, name)
+        if (await mail.status(folder)).uidnext == 1:
+            await self._name(folder, step.mailbox_id, step.uidvalidity)
+            return
+        waiting = f"{name}{ASIDE} {folder.mailbox_id.hex()[:8]}"
+        await mail.rename_folder(user, name, waiting)
+        folder = await self._create(name, step.mailbox_id, step.uidvalidity)
+        await mail.raise_numbers(folder, step.uidnext, 1)
+        await _move_all(mail, await mail.folder(user, waiting), folder)
+        if not (await mail.open_mailbox(await mail.folder(user, waiting))).messages:
+            await mail.delete_folder(user, waiting)
 
     @asynccontextmanager
     async def mailbox(self, mailbox_id: bytes, peer: str) -> AsyncIterator[MailReplicaMailbox | None]:
         """See `Replica`."""
+        changes = (await self._mail.tree_changes(self._user)).folders
+        own = next((one.mailbox_id for one in changes if one.guid == mailbox_id and not one.deleted), None)
         folders = await self._mail.folders(self._user)
-        folder = next((folder for folder in folders if folder.mailbox_id == mailbox_id), None)
+        folder = next((folder for folder in folders if folder.mailbox_id == own), None)
         if folder is None:
             yield None
             return
-        box = MailReplicaMailbox(self._mail, folder, self._last_syncs.find(peer, mailbox_id))
+        box = MailReplicaMailbox(self._mail, folder, mailbox_id, self._last_syncs.find(peer, mailbox_id))
         yield box
         modseq = (await box.numbers()).highestmodseq
         self._last_syncs.note(peer, mailbox_id, modseq, self._clock_ms())
@@ -143,7 +161,7 @@ def tree_of(changes: TreeChanges) -> Tree:
         nodes[levels] = TreeNode(
             levels,
             folder is not None,
-            None if folder is None else folder.mailbox_id,
+            None if folder is None else folder.guid,
             0 if folder is None else folder.uidvalidity,
             1 if folder is None else folder.uidnext,
             0 if folder is None else folder.changed_ms // 1000,
@@ -158,7 +176,7 @@ def tree_of(changes: TreeChanges) -> Tree:
         nodes,
         Deletions(
             SEPARATOR,
-            {one.mailbox_id: one.changed_ms // 1000 for one in deleted},
+            {one.guid: one.changed_ms // 1000 for one in deleted},
             {_hash_of(one.name): one.changed_ms // 1000 for one in deleted if levels_of(one.name) not in nodes},
             {_hash_of(one.name): one.changed_ms // 1000 for one in subscriptions.values() if not one.subscribed},
         ),
@@ -183,19 +201,6 @@ async def with_uidvalidity(mail: CoreMailStore, folder: Folder, uidvalidity: int
         return folder
 
 
-@asynccontextmanager
-async def aside(mail: CoreMailStore, folder: Folder) -> AsyncIterator[Folder]:
-    """Create a folder in which mail can wait, and delete it afterwards. If the block fails, it stays with its mail."""
-    name = folder.name + ASIDE
-    try:
-        waiting = await mail.create_folder(folder.user, name)
-    except FolderExistsError:  # an earlier sync did not come to its end
-        waiting = await mail.folder(folder.user, name)
-    yield waiting
-    if not (await mail.open_mailbox(waiting)).messages:
-        await mail.delete_folder(folder.user, name)
-
-
 async def _move_all(mail: CoreMailStore, source: Folder, destination: Folder) -> None:
     view = await mail.open_mailbox(source)
     if view.messages:
@@ -205,9 +210,10 @@ async def _move_all(mail: CoreMailStore, source: Folder, destination: Folder) ->
 class MailReplicaMailbox:
     """One mailbox during a sync. `last_sync`: MODSEQ and time, if they are known."""
 
-    def __init__(self, mail: CoreMailStore, folder: Folder, last_sync: tuple[int, int] | None) -> None:
+    def __init__(self, mail: CoreMailStore, folder: Folder, guid: bytes, last_sync: tuple[int, int] | None) -> None:
         self._mail = mail
         self._folder = folder
+        self._guid = guid
         self._last_sync = last_sync
         self._batch: list[NewMessage] = []
         self._batch_bytes = 0
@@ -217,7 +223,7 @@ class MailReplicaMailbox:
         view = await self._view()
         folder = self._folder
         modseq = max(view.highestmodseq, 1)
-        return Mailbox(folder.mailbox_id, folder.uidvalidity, view.uidnext, len(view.messages), view.uidnext, modseq)
+        return Mailbox(self._guid, folder.uidvalidity, view.uidnext, len(view.messages), view.uidnext, modseq)
 
     async def mails(self) -> Sequence[StoredMail]:
         """See `ReplicaMailbox`."""

@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 
 class FolderChange(NamedTuple):
-    """A folder, deleted or not, and when it was created, renamed or deleted last."""
+    """A folder, deleted or not, and when it was created, renamed or deleted last.
+
+    `guid`: by which Dovecots know it: one of theirs (`CoreMailStore.know_as`), or else its id.
+    """
 
     name: str
     mailbox_id: bytes
@@ -15,6 +18,7 @@ class FolderChange(NamedTuple):
     uidnext: int
     deleted: bool
     changed_ms: int
+    guid: bytes
 
 
 class SubscriptionChange(NamedTuple):

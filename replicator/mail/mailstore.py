@@ -404,10 +404,10 @@ class CoreMailStore(MailStore, Protocol):
         """
         ...
 
-    async def create_folder_as(self, user: str, name: str, mailbox_id: bytes) -> Folder:
-        """Create the folder of a mailbox of another server, in place of one of this name that is empty.
+    async def know_as(self, folder: Folder, guid: bytes) -> None:
+        """Let Dovecots know a folder by a GUID of theirs, which stands for one folder of the user at a time.
 
-        Raises FolderExistsError, InvalidNameError, MailboxFullError.
+        Raises FolderNotFoundError, MailboxFullError; UnavailableError as `raise_numbers` does.
         """
         ...
 
