@@ -101,11 +101,12 @@ async def change_at_node(mail: HookedMail, random: Random) -> None:
 
 
 async def folders(mail: HookedMail) -> tuple[dict[str, tuple[str, int]], set[str]]:
-    """Return ids and numbers of mails by folder, without INBOX, and the subscriptions."""
+    """Return GUIDs and numbers of mails by folder, without INBOX, and the subscriptions."""
     found = {}
+    guids = {one.mailbox_id: one.guid for one in (await mail.tree_changes(USER)).folders}
     for folder in await mail.folders(USER):
         if folder.name != "INBOX":
-            found[folder.name] = folder.mailbox_id.hex(), (await mail.status(folder)).messages
+            found[folder.name] = guids[folder.mailbox_id].hex(), (await mail.status(folder)).messages
     return found, {*await mail.subscriptions(USER)}
 
 
