@@ -327,7 +327,7 @@ class _Meaning(Transformer[Token, object]):
     hello, ping, links, advert = c.Hello, c.Ping, c.Links, c.LinkAdvert
     root, dropped, who = c.Root, c.Dropped, c.Who
     offer, expunge, store, merge, remote = c.Offer, c.Expunge, c.Store, c.Merge, c.Remote
-    raised, create, rename, delete = c.Raise, c.Create, c.Rename, c.Delete
+    raised, renumber, create, rename, delete = c.Raise, c.Renumber, c.Create, c.Rename, c.Delete
     sync_node, sync_end, ranges = c.SyncNode, c.SyncEnd, c.Ranges
     fetch_uid, fetch_guid, fetch_hash = c.FetchUid, c.FetchGuid, c.FetchHash
     fetch_bodies, fetch_checkpoints, fetch_part = c.FetchBodies, c.FetchCheckpoints, c.FetchPart

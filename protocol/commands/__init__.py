@@ -43,6 +43,7 @@ from protocol.commands.mailboxes import (
     Raise,
     Remote,
     Rename,
+    Renumber,
     Save,
     SaveAll,
     Store,
@@ -104,6 +105,7 @@ __all__ = [
     "Refused",
     "Remote",
     "Rename",
+    "Renumber",
     "Reply",
     "Root",
     "Rows",
@@ -128,7 +130,7 @@ EntryCommand = Save | Copy | Expunge | Store | Raise | Create | Rename | Delete 
 """Commands that may carry an entry header."""
 
 Command = (
-    Hello | Ping | Links | Root | Dropped | Who | MasterMove | Mbox | Offer | SaveAll | EntryCommand | Remote
+    Hello | Ping | Links | Root | Dropped | Who | MasterMove | Mbox | Offer | SaveAll | Renumber | EntryCommand | Remote
     | SyncNode | SyncMailbox | Ranges | Rows | SyncEnd | FetchUid | FetchGuid | FetchHash | FetchBodies
     | FetchCheckpoints | FetchPart | Log | Entries | Ack | Settled
 )  # fmt: skip

@@ -185,6 +185,19 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
+class Renumber:
+    """Give messages, each named by its UID and its GUID, these UIDs in their place, in one entry. Answered by `Saved`.
+
+    A message that is gone is left out. A UID below UIDNEXT cannot be given: its message gets the next one.
+    """
+
+    mailbox: int
+    uids: UidSet
+    guids: tuple[bytes, ...]
+    wanted: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Raise:
     """Raise UIDNEXT and HIGHESTMODSEQ to at least these numbers. Answered by `Done`.
 

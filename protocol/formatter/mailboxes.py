@@ -132,6 +132,17 @@ def _(store: c.Store) -> list[v.Field]:
 
 
 @v.form.register
+def _(renumber: c.Renumber) -> list[v.Field]:
+    return [
+        "RENUMBER",
+        v.number_32(renumber.mailbox),
+        v.uid_set(renumber.uids),
+        v.list_of(v.hex_id, renumber.guids),
+        v.list_of(v.uid, renumber.wanted),
+    ]
+
+
+@v.form.register
 def _(raised: c.Raise) -> list[v.Field]:
     return [
         "RAISE",

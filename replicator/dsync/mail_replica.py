@@ -31,7 +31,7 @@ BATCH_MAX = 64
 """Mails saved together: each time waits for disks."""
 
 ASIDE = " (dsync)"
-"""End of the name of a folder in which mail waits while its own folder is replaced, or gives it other UIDs."""
+"""End of the name of a folder in which mail waits while its own folder is replaced."""
 
 ESCAPED_SEPARATOR = "%2f"
 """A separator within a level of a name, which Dovecot allows where its own separator is another one."""
@@ -281,16 +281,9 @@ class MailReplicaMailbox:
             await self._mail.save_all(self._folder, batch)
 
     async def move(self, uids: Mapping[int, int]) -> None:
-        """See `ReplicaMailbox`. The mails go to a folder aside and back, so that they are in one of the two always."""
-        mail, folder = self._mail, self._folder
-        view = await self._view()
-        guids = {view.messages[old].guid: new for old, new in uids.items() if old in view.messages}
-        async with aside(mail, folder) as waiting:
-            await mail.move(view, UidSet.of(uids), waiting)
-            waits = await mail.open_mailbox(waiting)
-            for message in [*waits.messages.values()]:
-                await mail.raise_numbers(folder, guids.get(message.guid, 1), 1)
-                await mail.move(waits, UidSet.of([message.uid]), folder)
+        """See `ReplicaMailbox`."""
+        for some in _ascending(uids):
+            await self._mail.renumber(await self._view(), some)
 
     async def expunge(self, uids: Sequence[int]) -> None:
         """See `ReplicaMailbox`."""
@@ -322,6 +315,18 @@ class MailReplicaMailbox:
         """Return the mailbox as it is once all mails are saved."""
         await self._save_batch()
         return await self._mail.open_mailbox(self._folder)
+
+
+def _ascending(uids: Mapping[int, int]) -> Iterator[dict[int, int]]:
+    """Yield parts of it in which the keys ascend, too: the store gives new UIDs in their order."""
+    some = dict[int, int]()
+    for old, new in uids.items():
+        if some and old < next(reversed(some)):
+            yield some
+            some = {}
+        some[old] = new
+    if some:
+        yield some
 
 
 def _stored(message: Message) -> StoredMail:

@@ -115,8 +115,8 @@ def _numbers(command: c.Command) -> tuple[int, ...]:
         case c.Copy():
             return command.destination, command.source
         case (
-            c.SaveAll() | c.Expunge() | c.Store() | c.Raise() | c.Merge() | c.Remote() | c.SyncMailbox()
-            | c.FetchUid() | c.MasterMove()
+            c.SaveAll() | c.Expunge() | c.Store() | c.Raise() | c.Renumber() | c.Merge() | c.Remote()
+            | c.SyncMailbox() | c.FetchUid() | c.MasterMove()
         ):  # fmt: skip
             return (command.mailbox,)
         case _:

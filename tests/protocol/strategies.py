@@ -132,6 +132,7 @@ FIELDS: dict[str, SearchStrategy[object]] = {
     "user": texts,
     "values": literals,
     "version": numbers_32,
+    "wanted": tuples_of(uids),
 }
 EXCEPTIONS: dict[tuple[type, str], SearchStrategy[object]] = {
     (c.Copy, "destination"): numbers_32,

@@ -35,6 +35,7 @@ VERBS: list[tuple[str, type]] = [
     (f"a SAVE-ALL 1 0 {'0' * 32} () HASH {'0' * 64} {{0+}}\r\n", c.SaveAll),
     (f"a SAVE-ALL 1 0 {'0' * 32} () UID 7 HASH {'0' * 64} {{0+}}\r\n", c.SaveAll),
     ("a RAISE 1 17 MODSEQ 40", c.Raise),
+    (f"a RENUMBER 1 3:4 ({'0' * 32} {'1' * 32}) (17 19)", c.Renumber),
     (f"a COPY 1 2 3 ({'0' * 32}) 0 ()", c.Copy),
     ("a EXPUNGE 1 1:3", c.Expunge),
     ("a STORE 1 1:3 ADD () REMOVE ()", c.Store),

@@ -16,7 +16,8 @@ from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
-from replicator.store.log import forks, sequencer
+from replicator.store.log import folder_sequencer, forks, sequencer
+from replicator.store.log.sequencer import NewUid
 from resync.entry import NOWHERE, Entry, anchor, tree_id
 from resync.state import MailboxState
 from tests.resync.replaying import replay
@@ -99,7 +100,7 @@ class World:
     def step(self) -> None:
         one = self.rng.choice(self.all)
         one.node.now_ms += self.rng.randrange(2000)
-        acts = [self.save, self.save, self.expunge, self.flag, self.raise_numbers, self.folders]
+        acts = [self.save, self.save, self.expunge, self.flag, self.raise_numbers, self.renumber, self.folders]
         act = self.rng.choice([*acts, self.exchange, self.join])
         act(one)
         one.check_commits()
@@ -113,6 +114,12 @@ class World:
         flags = self.rng.sample(["\\Seen", "\\Flagged"], self.rng.randrange(3))
         uid = one.uidnext + self.rng.randint(-2, 5) if self.rng.random() < 0.3 else None
         one.node.write(lambda tx: sequencer.save(tx, INBOX, BODY, guid=message, received_ms=1, flags=flags, uid=uid))
+
+    def renumber(self, one: CheckedNode) -> None:
+        if one.rows:
+            uids = self.rng.sample(sorted(one.rows), self.rng.randint(1, min(3, len(one.rows))))
+            wanted = [NewUid(uid, one.rows[uid].guid, one.uidnext + self.rng.randint(-1, 4)) for uid in uids]
+            one.node.write(lambda tx: sequencer.renumber(tx, INBOX, wanted))
 
     def raise_numbers(self, one: CheckedNode) -> None:
         uidnext, modseq = (number + self.rng.randint(-1, 3) for number in (one.uidnext, one.modseq))
@@ -136,11 +143,11 @@ class World:
         folder, subscribed = self.rng.choice([*known, one.node.guid()]), self.rng.random() < 0.5
         home, value = self.rng.choice([NOWHERE, folder]), self.rng.choice([None, self.rng.randbytes(2)])
         changes: list[Callable[[Transaction], object]] = [
-            lambda tx: sequencer.create_folder(tx, ALICE, name, one.node.guid(), spare_ids=new_ids),
-            lambda tx: sequencer.rename_folder(tx, ALICE, folder, name, spare_ids=new_ids),
-            lambda tx: sequencer.delete_folder(tx, ALICE, folder),
-            lambda tx: sequencer.subscribe(tx, ALICE, name, subscribed=subscribed),
-            lambda tx: sequencer.annotate(tx, ALICE, home, [(f"/private/{self.rng.choice('ab')}", value)]),
+            lambda tx: folder_sequencer.create_folder(tx, ALICE, name, one.node.guid(), spare_ids=new_ids),
+            lambda tx: folder_sequencer.rename_folder(tx, ALICE, folder, name, spare_ids=new_ids),
+            lambda tx: folder_sequencer.delete_folder(tx, ALICE, folder),
+            lambda tx: folder_sequencer.subscribe(tx, ALICE, name, subscribed=subscribed),
+            lambda tx: folder_sequencer.annotate(tx, ALICE, home, [(f"/private/{self.rng.choice('ab')}", value)]),
         ]
         with suppress(MailError):
             one.node.write(self.rng.choice(changes))

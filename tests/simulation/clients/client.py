@@ -30,7 +30,7 @@ from tests.store.harness import connection_of
 FOLDERS = (INBOX, "Work", "Work/Done", "Trash")
 FOLDER_WEIGHTS = (6, 2, 1, 1)
 FLAGS = ("\\Seen", "\\Flagged", "$Later")
-FOREIGN_UIDVALIDITIES = 1 << 30
+FOREIGN_UIDVALIDITIES = 1 << 31
 """UIDVALIDITYs of other servers are drawn below it: so many that hardly ever two sides draw one."""
 SESSION_S = 6 * timing.REQUEST_TIMEOUT_S  # enough for some commands, each of a few changes
 
@@ -56,6 +56,7 @@ class Client:
         habits = {
             self._save: 7.0, self._deliver: 2.0, self._flag: 4.0, self._flag_unchanged: 2.0, self._expunge: 3.0,
             self._copy: 3.0, self._move: 1.0, self._change_folders: 1.5, self._annotate: 1.5, self._raise_numbers: 0.5,
+            self._renumber: 0.5,
         }  # fmt: skip
         if world.plan.undeletes:
             habits[self._undelete] = 1.0
@@ -156,7 +157,7 @@ class Client:
                 folder = await node.mail.create_folder(self.user, name)
                 if self._dice.random() < 0.2:
                     folder = await node.mail.keep_uidvalidity(folder, self._dice.randrange(1, FOREIGN_UIDVALIDITIES))
-            except FolderExistsError:
+            except FolderExistsError:  # its UIDVALIDITY may be taken, too
                 folder = await node.mail.folder(self.user, name)
         key = (node.sid, self.user, folder.name, folder.uidvalidity)
         known = self._world.names.setdefault(key, folder.mailbox_id)
@@ -204,7 +205,7 @@ class Client:
         return f"saves mail {self._mails} of {self._name}: UIDs {uids} of {view.mailbox_id.hex()[:4]}"
 
     async def _raise_numbers(self, node: Node, view: MailboxView) -> str:
-        """Raise UIDNEXT and HIGHESTMODSEQ, as an import does at its end."""
+        """Raise UIDNEXT and HIGHESTMODSEQ to higher ones, as those of another server may be."""
         uidnext = max(1, view.uidnext + self._dice.randint(-1, 5))
         modseq = max(0, view.highestmodseq + self._dice.randint(-1, 50))
         await node.mail.raise_numbers(self._folder(view), uidnext, modseq)
@@ -212,6 +213,13 @@ class Client:
             assert view.uidnext >= uidnext, "UIDNEXT was not raised"
             assert view.highestmodseq >= modseq, "HIGHESTMODSEQ was not raised"
         return f"raises numbers of {view.mailbox_id.hex()[:4]} to {uidnext} and {modseq}"
+
+    async def _renumber(self, node: Node, view: MailboxView) -> str:
+        """Give some messages other UIDs, as after a Dovecot and the cluster have both given theirs."""
+        chosen = self._pick_messages(view)
+        wanted = {one.uid: view.uidnext + self._dice.randrange(5) for one in chosen}
+        await node.mail.renumber(view, wanted)
+        return f"gives {_uids(chosen)} in {view.mailbox_id.hex()[:4]} the UIDs {sorted(wanted.values())}"
 
     async def _deliver(self, node: Node, view: MailboxView) -> str:  # noqa: ARG002 - as the other actions
         """Deliver a mail as LMTP does, to the client's user or to one who has had no mail yet."""
@@ -413,7 +421,7 @@ class Client:
     # ---- helpers
 
     def _folder(self, view: MailboxView) -> Folder:
-        return Folder(self.user, self._named[view.mailbox_id], view.mailbox_id, view.uidvalidity)
+        return Folder(self.user, self._named[view.mailbox_id], view.mailbox_id, view.uidvalidity, view.own)
 
     def _pick_messages(self, view: MailboxView) -> list[Message]:
         messages = list(view.messages.values())

@@ -15,6 +15,7 @@ from protocol.commands import (
     NewMessage,
     Raise,
     Rename,
+    Renumber,
     Save,
     SaveAll,
     Store,
@@ -37,6 +38,7 @@ from replicator.replication.writes.requests.messages import (
     CopyRequest,
     ExpungeRequest,
     RaiseRequest,
+    RenumberRequest,
     SaveAllRequest,
     SaveRequest,
     StoreRequest,
@@ -108,6 +110,16 @@ def from_command(link: PeerLink, command: Command, new_id: NewId) -> list[Change
             ]  # fmt: skip
         case Raise():
             return [RaiseRequest(key(command.mailbox), command.uidnext, command.modseq or 0)]
+        case Renumber():
+            if not len(command.guids) == len(command.wanted) == len(command.uids) == len({*command.guids}):
+                raise ProtocolError("a RENUMBER must give one GUID and one new UID for each UID")
+            return [RenumberRequest(key(command.mailbox), command.uids, command.guids, command.wanted)]
+        case _:
+            return _of_tree(command, new_id)
+
+
+def _of_tree(command: Command, new_id: NewId) -> list[ChangeRequest]:
+    match command:
         case Create():
             return [CreateRequest(command.user, command.name, command.mailbox_id, new_id, command.use)]
         case Rename():

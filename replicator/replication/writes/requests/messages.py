@@ -13,6 +13,7 @@ from protocol.commands import (
     NewMessage,
     Parts,
     Raise,
+    Renumber,
     Reply,
     Save,
     SaveAll,
@@ -23,18 +24,16 @@ from protocol.commands import (
 )
 from protocol.units import MIB
 from protocol.values import Dot, UidSet
-from replicator.errors import UnavailableError
 from replicator.mail.mailstore import SLOWEST_BYTES_S
 from replicator.replication import timing
 from replicator.replication.links.entry_codec import message_of
-from replicator.replication.links.handshake import RAISE
 from replicator.replication.links.link import PeerLink
-from replicator.replication.writes.requests.change_request import ChangeRequest, NotHereYetError, saved
+from replicator.replication.writes.requests.change_request import ChangeRequest, NotHereYetError, check_raises, saved
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log import sequencer
-from replicator.store.log.sequencer import CopySource, NewMail
+from replicator.store.log.sequencer import CopySource, NewMail, NewUid
 
 SAVE_ALL_MAX = 64
 """Most messages of one SAVE-ALL: as many literals as a frame may have."""
@@ -143,10 +142,25 @@ class RaiseRequest:
         return Done(sequencer.raise_numbers(tx, self.key, self.uidnext, self.modseq))
 
 
-def check_raises(link: PeerLink) -> None:
-    """Raise UnavailableError if the node at the other end does not know raised numbers."""
-    if RAISE not in link.hello.capabilities:
-        raise UnavailableError(f"{link.sid} runs an earlier version, which cannot keep UIDs; upgrade it first")
+@dataclass(frozen=True, slots=True)
+class RenumberRequest:
+    """Request to give messages, each named by its UID and its GUID, other UIDs, all in one entry."""
+
+    key: MailboxKey
+    uids: UidSet
+    guids: tuple[bytes, ...]
+    wanted: tuple[int, ...]
+    can_repeat: bool = True
+
+    def command(self, link: PeerLink) -> Command:
+        """Return a RENUMBER. Raises UnavailableError."""
+        check_raises(link)
+        return Renumber(link.number(self.key), self.uids, self.guids, self.wanted)
+
+    def run(self, tx: Transaction) -> Reply:
+        """Number the change; the reply is Saved."""
+        wanted = (NewUid(*each) for each in zip(self.uids, self.guids, self.wanted, strict=True))
+        return saved(sequencer.renumber(tx, self.key, wanted))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ from replicator.store.db.queries.chain_queries import (
 )
 from replicator.store.db.queries.change_queries import mailbox_changes, tree_changes
 from replicator.store.db.queries.folder_queries import (
+    OF_CLIENTS,
+    OWN_UIDVALIDITY,
     SHOWN_UIDVALIDITY,
     FolderRecord,
     annotated,
@@ -36,6 +38,7 @@ from replicator.store.db.queries.folder_queries import (
     subscriptions,
     tree_rows,
     tree_state,
+    uidvalidities,
     uidvalidity,
     watched_folder,
     watched_folders,
@@ -74,6 +77,8 @@ Connection: TypeAlias = sqlite3.Connection
 """Source of a query. Code above `store/` only hands it from one query to the next, to read both from one snapshot."""
 
 __all__ = [
+    "OF_CLIENTS",
+    "OWN_UIDVALIDITY",
     "SHOWN_UIDVALIDITY",
     "Connection",
     "FolderRecord",
@@ -123,6 +128,7 @@ __all__ = [
     "tree_state",
     "uid_of_guid",
     "uids_between",
+    "uidvalidities",
     "uidvalidity",
     "users",
     "view",
