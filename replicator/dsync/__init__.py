@@ -6,7 +6,8 @@ decisions, `conversation/` the order in which both sides talk; `replica` is what
 `server` moves the bytes.
 """
 
-from replicator.dsync.mail_replica import LastSyncs, MailReplica
+from replicator.dsync.last_syncs import LastSyncs
+from replicator.dsync.mail_replica import MailReplica
 from replicator.dsync.server import LOCKED_BY_OTHERS, DsyncServer, DsyncServices
 
 __all__ = ["LOCKED_BY_OTHERS", "DsyncServer", "DsyncServices", "LastSyncs", "MailReplica"]

@@ -5,16 +5,18 @@ Clients of all nodes go on using the mailboxes: what they do during a sync is fo
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
+from hashlib import sha256
 
 import trio
 
 from protocol.units import KIB, MIB
 from protocol.values import UidSet
+from replicator.dsync.last_syncs import LastSync, LastSyncs
 from replicator.dsync.replica import FlagChanges, SavedAs, StoredMail
+from replicator.dsync.rules.copies import is_copy
 from replicator.dsync.rules.tree import Adopt, Create, Delete, Name, Rename, Step, Subscribe, Tree, name_hash
 from replicator.dsync.wire.items import Deletions, Mailbox, TreeNode
 from replicator.errors import FolderExistsError
@@ -30,38 +32,8 @@ BATCH_BYTES = MIB
 BATCH_MAX = 64
 """Mails saved together: each time waits for disks."""
 
-ASIDE = " (dsync)"
-"""End of the name of a folder in which mail waits while its own folder is replaced."""
-
 ESCAPED_SEPARATOR = "%2f"
 """A separator within a level of a name, which Dovecot allows where its own separator is another one."""
-
-SYNCED_MAX = 100_000
-"""Mailboxes whose last sync is remembered: 20 MB."""
-
-_UIDS_OF_ALL = UidSet.of_ranges([(1, 2**32 - 1)])
-
-
-@dataclass(slots=True)
-class LastSyncs:
-    """When mailboxes were synced last, and their MODSEQs after that; shared by all connections.
-
-    Changes of flags up to then are known to the peer, or its own. Kept in memory: after a restart, the next sync of a
-    mailbox takes changes of flags from MODSEQs alone.
-    """
-
-    _known: OrderedDict[tuple[str, bytes], tuple[int, int]] = field(default_factory=OrderedDict)
-
-    def note(self, peer: str, mailbox_id: bytes, modseq: int, at_ms: int) -> None:
-        """Note the end of a sync."""
-        self._known[peer, mailbox_id] = modseq, at_ms
-        self._known.move_to_end((peer, mailbox_id))
-        if len(self._known) > SYNCED_MAX:
-            self._known.popitem(last=False)
-
-    def find(self, peer: str, mailbox_id: bytes) -> tuple[int, int] | None:
-        """Return MODSEQ and time of the last sync, if they are known."""
-        return self._known.get((peer, mailbox_id))
 
 
 def levels_of(name: str) -> Name:
@@ -91,8 +63,8 @@ class MailReplica:
         """See `Replica`."""
         mail, user = self._mail, self._user
         match step:
-            case Delete(name):
-                await mail.delete_folder(user, name_of(name))
+            case Delete(_, mailbox_id, common_uid):
+                await self._delete(mailbox_id, common_uid)
             case Rename(old, new):
                 await mail.rename_folder(user, name_of(old), name_of(new))
             case Create(name, mailbox_id, uidvalidity):
@@ -105,6 +77,24 @@ class MailReplica:
     async def _create(self, name: str, guid: bytes, uidvalidity: int) -> Folder:
         return await self._name(await self._new(name), guid, uidvalidity)
 
+    async def _delete(self, guid: bytes, common_uid: int) -> None:
+        """Delete a folder, unless it has mail that the peer has never seen: that becomes a new folder for the peer."""
+        folder = await self._known_as(guid)
+        if folder is None:
+            return
+        view = await self._mail.open_mailbox(folder)
+        if all(uid <= common_uid for uid in view.messages):
+            await self._mail.delete_folder(self._user, folder.name)
+            return
+        await self._mail.know_as(folder, sha256(guid).digest()[: len(guid)])
+        await self._mail.expunge(view, UidSet.of(uid for uid in view.messages if uid <= common_uid))
+
+    async def _known_as(self, guid: bytes) -> Folder | None:
+        changes = (await self._mail.tree_changes(self._user)).folders
+        own = next((one.mailbox_id for one in changes if one.guid == guid and not one.deleted), None)
+        folders = await self._mail.folders(self._user)
+        return next((folder for folder in folders if folder.mailbox_id == own), None)
+
     async def _new(self, name: str) -> Folder:
         """Return a new folder; INBOX is there as soon as it is asked for."""
         create = self._mail.folder if name == INBOX else self._mail.create_folder
@@ -116,38 +106,32 @@ class MailReplica:
         return await with_uidvalidity(self._mail, folder, uidvalidity)
 
     async def _adopt(self, step: Adopt) -> None:
-        """Take the peer's GUID and UIDVALIDITY for a folder.
-
-        If it has had mail, a new folder takes its place. The mail is in the old one meanwhile, under another name, and
-        comes back above the peer's UIDs.
-        """
-        mail, user, name = self._mail, self._user, name_of(step.name)
-        folder = await mail.folder(user, name)
-        if (await mail.status(folder)).uidnext == 1:
+        """Take the peer's GUID for a folder, and its UIDVALIDITY if clients can know no mail by its own."""
+        folder = await self._mail.folder(self._user, name_of(step.name))
+        if (await self._mail.status(folder)).uidnext == 1:
             await self._name(folder, step.mailbox_id, step.uidvalidity)
-            return
-        waiting = f"{name}{ASIDE} {folder.mailbox_id.hex()[:8]}"
-        await mail.rename_folder(user, name, waiting)
-        folder = await self._create(name, step.mailbox_id, step.uidvalidity)
-        await mail.raise_numbers(folder, step.uidnext, 1)
-        await _move_all(mail, await mail.folder(user, waiting), folder)
-        if not (await mail.open_mailbox(await mail.folder(user, waiting))).messages:
-            await mail.delete_folder(user, waiting)
+        else:
+            await self._mail.know_as(folder, step.mailbox_id)
+
+    def common_uid(self, mailbox_id: bytes, peer: str) -> int | None:
+        """See `Replica`."""
+        last = self._last_syncs.find(peer, mailbox_id)
+        return None if last is None else last.common_uid
 
     @asynccontextmanager
     async def mailbox(self, mailbox_id: bytes, peer: str) -> AsyncIterator[MailReplicaMailbox | None]:
         """See `Replica`."""
-        changes = (await self._mail.tree_changes(self._user)).folders
-        own = next((one.mailbox_id for one in changes if one.guid == mailbox_id and not one.deleted), None)
-        folders = await self._mail.folders(self._user)
-        folder = next((folder for folder in folders if folder.mailbox_id == own), None)
+        folder = await self._known_as(mailbox_id)
         if folder is None:
             yield None
             return
-        box = MailReplicaMailbox(self._mail, folder, mailbox_id, self._last_syncs.find(peer, mailbox_id))
+        at_ms = self._clock_ms()
+        modseq = (await self._mail.open_mailbox(folder)).highestmodseq
+        last_sync = self._last_syncs.find(peer, mailbox_id)
+        box = MailReplicaMailbox(self._mail, folder, mailbox_id, last_sync, LastSync(modseq, at_ms))
         yield box
-        modseq = (await box.numbers()).highestmodseq
-        self._last_syncs.note(peer, mailbox_id, modseq, self._clock_ms())
+        if box.is_synced:
+            self._last_syncs.note(peer, mailbox_id, box.this_sync)
 
 
 def tree_of(changes: TreeChanges) -> Tree:
@@ -201,20 +185,24 @@ async def with_uidvalidity(mail: CoreMailStore, folder: Folder, uidvalidity: int
         return folder
 
 
-async def _move_all(mail: CoreMailStore, source: Folder, destination: Folder) -> None:
-    view = await mail.open_mailbox(source)
-    if view.messages:
-        await mail.move(view, _UIDS_OF_ALL, destination)
-
-
 class MailReplicaMailbox:
-    """One mailbox during a sync. `last_sync`: MODSEQ and time, if they are known."""
+    """One mailbox during a sync. `last_sync`: the one before, if it is known; `this_sync`: this one."""
 
-    def __init__(self, mail: CoreMailStore, folder: Folder, guid: bytes, last_sync: tuple[int, int] | None) -> None:
+    def __init__(
+        self,
+        mail: CoreMailStore,
+        folder: Folder,
+        guid: bytes,
+        last_sync: LastSync | None,
+        this_sync: LastSync,
+    ) -> None:
         self._mail = mail
         self._folder = folder
         self._guid = guid
         self._last_sync = last_sync
+        self.this_sync = this_sync
+        self._own_changes: set[tuple[int, str, bool]] = set()
+        self.is_synced = False
         self._batch: list[NewMessage] = []
         self._batch_bytes = 0
 
@@ -238,15 +226,29 @@ class MailReplicaMailbox:
         """See `ReplicaMailbox`. Without a memory of the last sync, only a comparison of all mails gets them."""
         if self._last_sync is None and since:
             return {}
-        modseq, after_ms = self._last_sync or (0, 0)
-        flags = (await self._mail.mailbox_changes(self._folder, max(since, modseq))).flags
-        return {
-            uid: FlagChanges(
-                frozenset(one.flag for one in changes if one.is_set and one.changed_ms > after_ms),
-                frozenset(one.flag for one in changes if not one.is_set and one.changed_ms > after_ms),
-            )
-            for uid, changes in flags.items()
-        }
+        last = self._last_sync or LastSync(0, 0)
+        flags = (await self._mail.mailbox_changes(self._folder, max(since, last.modseq))).flags
+        found = dict[int, FlagChanges]()
+        for uid, changes in flags.items():
+            new = [one for one in changes if one.changed_ms >= last.at_ms]
+            new = [one for one in new if (uid, one.flag, one.is_set) not in last.own_changes]
+            added = frozenset(one.flag for one in new if one.is_set)
+            found[uid] = FlagChanges(added, frozenset(one.flag for one in new if not one.is_set))
+        return found
+
+    async def has_copies(self) -> bool:
+        """See `ReplicaMailbox`."""
+        messages = (await self._view()).snapshot()
+        return await trio.to_thread.run_sync(lambda: any(is_copy(message.guid) for message in messages))
+
+    async def synced(self, common_uid: int) -> None:
+        """See `ReplicaMailbox`."""
+        await self._save_batch()
+        self.this_sync = replace(self.this_sync, common_uid=common_uid, own_changes=frozenset(self._own_changes))
+        self.is_synced = True
+
+    def _own(self, uid: int, added: Iterable[str], removed: Iterable[str] = ()) -> None:
+        self._own_changes |= {(uid, flag, True) for flag in added} | {(uid, flag, False) for flag in removed}
 
     async def text(self, mail: StoredMail) -> AsyncIterator[bytes] | None:
         """See `ReplicaMailbox`."""
@@ -279,7 +281,9 @@ class MailReplicaMailbox:
             await self._mail.save(self._folder, await self._new(mail, await sink.finish()))
 
     async def _new(self, mail: SavedAs, body: bytes | ReceivedBody) -> NewMessage:
-        return NewMessage(body, usable(mail.flags), mail.received_s * 1000, mail.uid, mail.guid)
+        flags = usable(mail.flags)
+        self._own(mail.uid, flags)
+        return NewMessage(body, flags, mail.received_s * 1000, mail.uid, mail.guid)
 
     async def _save_batch(self) -> None:
         batch, self._batch, self._batch_bytes = self._batch, [], 0
@@ -289,23 +293,26 @@ class MailReplicaMailbox:
     async def move(self, uids: Mapping[int, int]) -> None:
         """See `ReplicaMailbox`."""
         for some in _ascending(uids):
-            await self._mail.renumber(await self._view(), some)
+            view = await self._view()
+            for old, new in some.items():
+                if old in view.messages:
+                    self._own(new, view.messages[old].flags)
+            await self._mail.renumber(view, some)
 
     async def expunge(self, uids: Sequence[int]) -> None:
         """See `ReplicaMailbox`."""
         await self._mail.expunge(await self._view(), UidSet.of(uids))
 
-    async def set_flags(self, flags: Mapping[int, frozenset[str]]) -> None:
+    async def change_flags(self, changes: Mapping[int, FlagChanges]) -> None:
         """See `ReplicaMailbox`."""
         view = await self._view()
-        alike: dict[tuple[frozenset[str], frozenset[str]], list[int]] = {}
-        for uid, wanted in flags.items():
-            message = view.messages.get(uid)
-            if message is not None:
-                change = usable(wanted) - message.flags, message.flags - wanted
-                alike.setdefault(change, []).append(uid)
-        for (added, removed), uids in alike.items():
-            await self._mail.store_flags(view, UidSet.of(uids), added=added, removed=removed)
+        alike: dict[FlagChanges, list[int]] = {}
+        for uid, change in changes.items():
+            alike.setdefault(FlagChanges(usable(change.added), change.removed), []).append(uid)
+        for one, uids in alike.items():
+            for uid in uids:
+                self._own(uid, one.added, one.removed)
+            await self._mail.store_flags(view, UidSet.of(uids), added=one.added, removed=one.removed)
 
     async def take_uidvalidity(self, uidvalidity: int) -> None:
         """See `ReplicaMailbox`."""

@@ -30,7 +30,7 @@ class StoredMail(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlagChanges:
-    """Flags of a mail that users have set and cleared since a MODSEQ."""
+    """Flags of a mail that are set and cleared."""
 
     added: frozenset[str] = NO_FLAGS
     removed: frozenset[str] = NO_FLAGS
@@ -82,8 +82,16 @@ class ReplicaMailbox(Protocol):
         """Expunge the mails that exist."""
         ...
 
-    async def set_flags(self, flags: Mapping[int, frozenset[str]]) -> None:
-        """Give mails exactly these flags, by UID."""
+    async def change_flags(self, changes: Mapping[int, FlagChanges]) -> None:
+        """Set and clear flags of the mails that exist, by UID. Others stay as users have set them meanwhile."""
+        ...
+
+    async def has_copies(self) -> bool:
+        """Return True if there are copies (`rules.copies`) among the mails."""
+        ...
+
+    async def synced(self, common_uid: int) -> None:
+        """Remember that the peer has seen the mails up to this UID as they were when the sync began."""
         ...
 
     async def take_uidvalidity(self, uidvalidity: int) -> None:
@@ -104,6 +112,10 @@ class Replica(Protocol):
 
     async def carry_out(self, step: Step) -> None:
         """Make a change in the tree."""
+        ...
+
+    def common_uid(self, mailbox_id: bytes, peer: str, /) -> int | None:
+        """Return up to which UID the peer has seen the mailbox in the last sync; None if that is not known."""
         ...
 
     def mailbox(self, mailbox_id: bytes, peer: str, /) -> AbstractAsyncContextManager[ReplicaMailbox | None]:

@@ -71,6 +71,7 @@ class DsyncServer:
     def __init__(self, services: DsyncServices) -> None:
         self._services = services
         self._settled = Settled()
+        self._syncing: set[str] = set()
         most = PlaceLimits(total=Limit(services.limits.doveadm_connections, "doveadm_connections"))
         self._places = Places(most, partial(services.refusals.refused, "doveadm"))
 
@@ -83,18 +84,23 @@ class DsyncServer:
             address = client_address(stream)
             async with stream, self._places.admit(address) as place:
                 if place is not None:
-                    await _Connection(stream, self._services, self._settled, address).serve(place)
+                    await _Connection(stream, self._services, self._settled, self._syncing, address).serve(place)
         except (trio.BrokenResourceError, trio.TooSlowError):
             pass  # the client is gone, or does not read; it tries again
 
 
 class _Connection:
-    def __init__(self, stream: trio.abc.Stream, services: DsyncServices, settled: Settled, address: str) -> None:
+    def __init__(
+        self, stream: trio.abc.Stream, services: DsyncServices, settled: Settled, syncing: set[str], address: str
+    ) -> None:
+        """`syncing`: the users who are being synced. Two syncs of one user would take each other's changes for news."""
         self._stream = stream
         self._services = services
         self._settled = settled
+        self._syncing = syncing
         self._address = address
         self._user: str | None = None
+        self._holds_user = False
         self._doing: str | None = None
         self._since_ms = services.clock_ms()
 
@@ -104,14 +110,21 @@ class _Connection:
     async def serve(self, place: Place) -> None:
         """Have a sync begun, and take part in it."""
         with self._services.sessions.opened("doveadm", self._address, self._facts):
-            begun: bytes | None = None
-            with trio.move_on_after(COMMAND_S):
-                begun = await self._begin()
-            if begun is not None and self._user is not None:
-                doing("doveadm", self._address, "sync")
-                self._doing, self._since_ms = "sync", self._services.clock_ms()
-                with place.busy():
-                    await self._sync(self._user, begun)
+            try:
+                await self._serve(place)
+            finally:
+                if self._holds_user and self._user is not None:
+                    self._syncing.remove(self._user)
+
+    async def _serve(self, place: Place) -> None:
+        begun: bytes | None = None
+        with trio.move_on_after(COMMAND_S):
+            begun = await self._begin()
+        if begun is not None and self._user is not None:
+            doing("doveadm", self._address, "sync")
+            self._doing, self._since_ms = "sync", self._services.clock_ms()
+            with place.busy():
+                await self._sync(self._user, begun)
 
     async def _begin(self) -> bytes | None:
         """Take the client's password and command, which name the user. Return what else it has sent; None to end."""
@@ -148,12 +161,20 @@ class _Connection:
             return
         if self._user is None:
             machine.refuse(Refusal.NO_USER, f"there is no user {command.user[:100]!r}")
+        elif self._user in self._syncing:
+            machine.refuse(Refusal.TEMPORARY, f"another sync of the user {self._user!r} is going on: try again later")
         else:
+            self._syncing.add(self._user)
+            self._holds_user = True
             machine.accept()
 
     async def _sync(self, user: str, received: bytes) -> None:
         session = Session(
-            Peer(self._stream, received), self._services.replica_of(user), self._services.hostname, self._settled
+            Peer(self._stream, received),
+            self._services.replica_of(user),
+            self._services.hostname,
+            self._settled,
+            self._address,
         )
         try:
             await session.run()

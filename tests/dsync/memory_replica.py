@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from replicator.dsync.replica import NO_FLAGS, FlagChanges, SavedAs, StoredMail
+from replicator.dsync.rules.copies import is_copy
 from replicator.dsync.rules.tree import INBOX, Adopt, Create, Delete, Name, Rename, Step, Subscribe, Tree, name_hash
 from replicator.dsync.wire.items import Deletions, Mailbox, TreeNode
 from replicator.errors import FolderExistsError, FolderNotFoundError
@@ -24,6 +25,7 @@ class MemoryMailbox:
     texts: dict[bytes, bytes] = field(default_factory=dict)
     gone: dict[int, tuple[int, bytes]] = field(default_factory=dict)  # MODSEQ and GUID, by UID
     flag_log: list[tuple[int, int, str, bool]] = field(default_factory=list)  # MODSEQ, UID, flag, set?
+    common_uid: int | None = None
     reads: int = 0  # how often a sync has read all mails
 
     def next_modseq(self) -> int:
@@ -88,9 +90,17 @@ class MemoryMailbox:
         for uid in uids:
             self.remove(uid)
 
-    async def set_flags(self, flags: Mapping[int, frozenset[str]]) -> None:
-        for uid, wanted in flags.items():
-            self.stored[uid] = self.stored[uid]._replace(flags=wanted, modseq=self.next_modseq())
+    async def change_flags(self, changes: Mapping[int, FlagChanges]) -> None:
+        for uid, change in changes.items():
+            mail = self.stored[uid]
+            flags = (mail.flags | change.added) - change.removed
+            self.stored[uid] = mail._replace(flags=flags, modseq=self.next_modseq())
+
+    async def has_copies(self) -> bool:
+        return any(is_copy(mail.guid) for mail in self.stored.values())
+
+    async def synced(self, common_uid: int) -> None:
+        self.common_uid = common_uid
 
     async def take_uidvalidity(self, uidvalidity: int) -> None:
         assert self.uidnext == 1
@@ -167,17 +177,21 @@ class MemoryReplica:
 
     async def carry_out(self, step: Step) -> None:
         match step:
-            case Delete(name):
+            case Delete(name, mailbox_id, _):
                 assert name != INBOX
+                assert self.boxes[name].mailbox_id == mailbox_id
                 self.delete(name)
             case Rename(old, new):
                 self.rename(old, new)
             case Create(name, mailbox_id, uidvalidity):
                 self.create(name, mailbox_id, uidvalidity)
-            case Adopt(name, mailbox_id, uidvalidity, _):
+            case Adopt(name, mailbox_id, uidvalidity):
                 self.boxes[name] = replace(self.boxes[name], mailbox_id=mailbox_id, uidvalidity=uidvalidity)
             case Subscribe(name, subscribed):
                 self.subscribe(name, subscribed=subscribed)
+
+    def common_uid(self, mailbox_id: bytes, _peer: str) -> int | None:
+        return next((box.common_uid for box in self.boxes.values() if box.mailbox_id == mailbox_id), None)
 
     @asynccontextmanager
     async def mailbox(self, mailbox_id: bytes, _peer: str) -> AsyncIterator[MemoryMailbox | None]:

@@ -12,7 +12,6 @@ import pytest
 import trio
 
 from replicator.config import Address, DoveadmConfig, ListenConfig, default_config
-from replicator.dsync.mail_replica import ASIDE
 from replicator.errors import MailError
 from replicator.mail.mailstore import NewMessage
 from replicator.users import add_user
@@ -51,7 +50,6 @@ async def test_both_sides_become_equal(tmp_path: Path, kind: str, location: str,
                 assert left == right, (number, [history.deeds for history in histories])
             if not has_inbox:
                 assert await uidvalidity(mail) == server.status("INBOX")["uidvalidity"]
-            assert not any(folder.name.endswith(ASIDE) for folder in await mail.folders(USER))
 
 
 async def uidvalidity(mail: HookedMail) -> str:

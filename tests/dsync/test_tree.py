@@ -82,7 +82,7 @@ async def test_the_greater_id_stays() -> None:
     master, remote = await two_sides()
     master.create(("A",), b"2" * 16, 7)
     remote.create(("A",), b"1" * 16, 8)
-    assert [*merging_steps(await remote.tree(), await master.tree())] == [Adopt(("A",), b"2" * 16, 7, 1)]
+    assert [*merging_steps(await remote.tree(), await master.tree())] == [Adopt(("A",), b"2" * 16, 7)]
     assert [*merging_steps(await master.tree(), await remote.tree())] == []
 
 

@@ -20,6 +20,7 @@ from replicator.dsync.conversation.placement import Placement
 from replicator.dsync.errors import DsyncError
 from replicator.dsync.replica import FlagChanges, ReplicaMailbox, StoredMail
 from replicator.dsync.rules.backup import plan_backup
+from replicator.dsync.rules.copies import with_own_guids
 from replicator.dsync.rules.mailbox import Known, Plan, plan_merge
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import (
@@ -37,6 +38,9 @@ CHANGES_MAX = 1_000_000
 
 AT_ONCE = 500
 """Mails of which the event loop computes something at once: some milliseconds."""
+
+MOVE_S = 10.0
+"""Seconds in which mail that came meanwhile is moved, even where the sync breaks off."""
 
 ATTRIBUTES_MAX = 1_000
 
@@ -65,16 +69,19 @@ class MailboxSync:
         self._theirs = theirs
         self._state = state
         self._names: dict[str, str] = {}  # GUIDs as the master writes them, where that is in another way
+        self._sources: dict[str, str] = {}  # GUIDs of mails, by those of their copies
+        self._has_strangers = False
 
     async def run(self, direction: Direction) -> bool:
         """Bring both sides to one state, and return True if one had to be changed. Raises DsyncError, MailError."""
         known = await self._known()
         tells, takes = direction in {Direction.BOTH, Direction.THERE}, direction is not Direction.THERE
-        plan, requests = Plan(uidnext=known.numbers.uidnext), list[MailRequest]()
+        plan, requests = Plan(uidnext=known.numbers.uidnext, common_uid=known.numbers.uidnext - 1), list[MailRequest]()
         changes = list[MailChange]()
         if takes:
             await self._take_attributes()
             changes = await self._changes()
+            changes = await _computed(partial(self._with_own_guids, known, changes), len(changes))
         if tells:
             await self._tell_attributes()
             await self._tell_changes(known, changes)
@@ -86,21 +93,24 @@ class MailboxSync:
             await self._send_mails(known.mails, requests)
         if takes:
             await self._carry_out(plan)
-        await self._peer.send(await self._new_state(plan, direction))
-        await self._peer.one(MailboxState)
-        return bool(plan.expunged or plan.flags or plan.placed or requests)
+        state = await self._new_state(plan, direction)
+        await self._peer.send(state)
+        common_uid = min(state.last_common_uid, (await self._peer.one(MailboxState)).last_common_uid)
+        await self._box.synced(0 if direction is Direction.HERE else common_uid)
+        return bool(plan.expunged or plan.flags or plan.placed or requests or state.changes_during_sync)
 
     def _plan(self, known: Known, changes: Sequence[MailChange], direction: Direction) -> Plan:
         if direction is not Direction.BACKUP_HERE:
             return plan_merge(known, self._theirs, changes, self._names, self._state)
         plan = plan_backup(known, self._theirs, changes, self._state)
         if plan is None:
-            raise DsyncError("a folder has had other mail here than in the source of the backup: delete it here")
+            raise DsyncError("a folder is not as the last backup has left it: run the backup without a state")
         return plan
 
     async def _request(self, plan: Plan) -> None:
-        for guid, change in plan.wanted.items():
-            await self._peer.send(MailRequest(self._names.get(guid, guid), change.uid))
+        wanted = {self._names.get(guid, guid): change.uid for guid, change in plan.wanted.items()}
+        for name, uid in wanted.items():
+            await self._peer.send(MailRequest(name, uid))
         await self._peer.end_list()
 
     async def _known(self) -> Known:
@@ -123,14 +133,19 @@ class MailboxSync:
         r"""Tell this side's changes, and which mails are `\Recent` there: else Dovecot takes them for changed."""
         recent = {change.uid for change in theirs if change.recent}
         for change in await _computed(partial(changes_to_tell, known, self._state), len(known.mails)):
-            await self._peer.send(replace(change, recent=True) if change.uid in recent else change)
+            is_recent, source = change.uid in recent, self._sources.get(change.guid)
+            if is_recent or source is not None:
+                await self._peer.send(replace(change, guid=source or change.guid, recent=is_recent))
+            else:
+                await self._peer.send(change)
         await self._peer.end_list()
 
     async def _send_mails(self, mails: Sequence[StoredMail], requests: Sequence[MailRequest]) -> None:
         """Send the requested mails, ascending by UID. One is sent once, however often it was requested."""
         wanted = {guid_of(request.guid): request for request in requests}
         for mail in mails:
-            request = wanted.pop(mail.guid, None)
+            source = self._sources.get(mail.guid.hex())
+            request = wanted.pop(mail.guid if source is None else bytes.fromhex(source), None)
             if request is not None:
                 text = await self._box.text(mail)
                 await self._peer.send(
@@ -173,6 +188,17 @@ class MailboxSync:
             self._names[guid] = name
         return guid
 
+    def _with_own_guids(self, known: Known, changes: Sequence[MailChange]) -> list[MailChange]:
+        own = {uid: guid.hex() for uid, guid in known.expunged.items()} | {
+            mail.uid: mail.guid.hex() for mail in known.mails
+        }
+        gone = {change.uid for change in changes if change.type is ChangeType.EXPUNGE}
+        common = 0 if self._state is None else self._state.last_common_uid
+        kept = {mail.guid.hex() for mail in known.mails if mail.uid <= common and mail.uid not in gone}
+        changes, self._sources = with_own_guids(changes, own, kept)
+        self._names |= {guid: self._names.get(source, source) for guid, source in self._sources.items()}
+        return changes
+
     async def _carry_out(self, plan: Plan) -> None:
         """Take over the master's changes while its mails come in."""
         box = self._box
@@ -180,20 +206,39 @@ class MailboxSync:
         if plan.expunged:
             await box.expunge(plan.expunged)
         if plan.flags:
-            await box.set_flags(plan.flags)
-        await Placement(self._peer, box, plan).run()
-        await box.raise_numbers(uidnext=plan.uidnext, highestmodseq=self._theirs.highestmodseq)
+            await box.change_flags(plan.flags)
+        try:
+            await Placement(self._peer, box, plan, self._sources).run()
+            await box.raise_numbers(uidnext=plan.uidnext, highestmodseq=self._theirs.highestmodseq)
+        finally:
+            with trio.move_on_after(MOVE_S, shield=True):
+                self._has_strangers = await self._move_strangers(plan)
+
+    async def _move_strangers(self, plan: Plan) -> bool:
+        """Move mails that have come by other ways, or got other UIDs because of these, above those of the sync.
+
+        The master may have given their UIDs to mails that it has expunged. Return True if there are any.
+        """
+        if plan.uidnext <= self._own.uidnext:
+            return False
+        expected = {placed.uid: placed.guid for placed in plan.placed}
+        new = [mail for mail in await self._box.mails() if self._own.uidnext <= mail.uid < plan.uidnext]
+        strangers = [mail.uid for mail in new if expected.get(mail.uid) != mail.guid.hex()]
+        if strangers:
+            uidnext = max((await self._box.numbers()).uidnext, plan.uidnext)
+            await self._box.move({uid: uidnext + at for at, uid in enumerate(strangers)})
+        return bool(strangers)
 
     async def _new_state(self, plan: Plan, direction: Direction) -> MailboxState:
         """Return up to where both sides are equal now: only up to the old mails if others have changed the mailbox."""
         after = await self._box.numbers()
         own = self._own
-        is_alone = after.uidnext == plan.uidnext
+        is_alone = after.uidnext == plan.uidnext and not self._has_strangers
         common_modseq = own.highestmodseq if direction is Direction.THERE else self._theirs.highestmodseq
         return MailboxState(
             own.mailbox_id,
             own.uidvalidity,
-            plan.uidnext - 1 if is_alone else own.uidnext - 1,
+            plan.common_uid if is_alone else min(plan.common_uid, own.uidnext - 1),
             # One less than is true: the master would not ask again for a mailbox in which it has changed nothing.
             max(common_modseq - 1, 0) if is_alone else own.highestmodseq,
             after.messages,

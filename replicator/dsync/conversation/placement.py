@@ -6,7 +6,7 @@ memory, or if there are many, in a temporary file.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import closing
 from os import SEEK_END
 from tempfile import SpooledTemporaryFile
@@ -40,19 +40,23 @@ class _Held(NamedTuple):
 class Placement:
     """The mails of a plan, saved and moved in the order of their new UIDs while they come in."""
 
-    def __init__(self, peer: Peer, box: ReplicaMailbox, plan: Plan) -> None:
+    def __init__(self, peer: Peer, box: ReplicaMailbox, plan: Plan, sources: Mapping[str, str]) -> None:
+        """`sources`: GUIDs of the mails of which others are copies: the master sends one text for all of them."""
         self._peer = peer
         self._box = box
         self._plan = plan
         self._left = list(reversed(plan.placed))
         self._held: dict[str, _Held] = {}
+        self._instances: dict[str, list[str]] = {}
+        for guid in plan.wanted:
+            self._instances.setdefault(sources.get(guid, guid), []).append(guid)
 
     async def run(self) -> None:
         """Save and move all, until the end of the master's mails. Raises DsyncError if one has not come."""
         with closing(SpooledTemporaryFile(max_size=HELD_BYTES)) as file:
             self._file = file
             await self._go_on()
-            asked = set(self._plan.wanted)
+            asked = set(self._instances)
             while (mail := await self._peer.one_or_end(Mail)) is not None:
                 guid = guid_of(mail.guid).hex()
                 if guid not in asked:
@@ -63,19 +67,20 @@ class Placement:
             raise DsyncError(f"the peer did not send {len(asked)} of the mails that it was asked for")
 
     async def _take(self, guid: str, mail: Mail) -> None:
+        instances = self._instances[guid]
         if not mail.streams:  # it was expunged meanwhile
-            self._left = [one for one in self._left if one.guid != guid]
-        elif self._left and self._left[-1].guid == guid:
+            self._left = [one for one in self._left if one.guid not in instances]
+        elif self._left and [self._left[-1].guid] == instances:
             await self._save(self._left.pop(), mail, limited(self._peer.text()))
         else:
-            await self._hold(guid, mail)
+            await self._hold(instances, mail)
         await self._go_on()
 
-    async def _hold(self, guid: str, mail: Mail) -> None:
+    async def _hold(self, instances: Sequence[str], mail: Mail) -> None:
         start = end = self._file.seek(0, SEEK_END)
         async for piece in limited(self._peer.text()):
             end += await trio.to_thread.run_sync(self._file.write, piece)
-        self._held[guid] = _Held(mail, start, end)
+        self._held |= dict.fromkeys(instances, _Held(mail, start, end))
 
     async def _go_on(self) -> None:
         """Do what can be done before the next mail comes."""

@@ -11,7 +11,7 @@ from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.errors import DsyncError
 from replicator.dsync.replica import Replica, ReplicaMailbox
 from replicator.dsync.rules.selection import check_options, selected
-from replicator.dsync.rules.tree import Adopt, Step, Tree, merging_steps, replacing_steps
+from replicator.dsync.rules.tree import Adopt, Delete, Step, Tree, merging_steps, replacing_steps
 from replicator.dsync.wire.items import Deletions, Finish, Handshake, Mailbox, MailboxState, TreeNode
 from replicator.dsync.wire.reader import Mark
 from replicator.errors import MailError
@@ -41,16 +41,16 @@ class Settled:
     def __init__(self) -> None:
         self._numbers: OrderedDict[tuple[str, bytes], tuple[Mailbox, Mailbox]] = OrderedDict()
 
-    def has(self, hostname: str, own: Mailbox, theirs: Mailbox) -> bool:
+    def has(self, master: str, own: Mailbox, theirs: Mailbox) -> bool:
         """Return True if nothing has changed since the mailbox was equal on both sides, and the numbers are equal."""
-        known = self._numbers.get((hostname, own.mailbox_id))
+        known = self._numbers.get((master, own.mailbox_id))
         return known is not None and own.equals(theirs) and known[0].equals(own) and known[1].equals(theirs)
 
-    def note(self, hostname: str, own: Mailbox, theirs: Mailbox) -> None:
+    def note(self, master: str, own: Mailbox, theirs: Mailbox) -> None:
         """Note that a mailbox was found equal."""
         own = replace(own, first_recent_uid=theirs.first_recent_uid)
-        self._numbers[hostname, own.mailbox_id] = own, theirs
-        self._numbers.move_to_end((hostname, own.mailbox_id))
+        self._numbers[master, own.mailbox_id] = own, theirs
+        self._numbers.move_to_end((master, own.mailbox_id))
         if len(self._numbers) > SETTLED_MAX:
             self._numbers.popitem(last=False)
 
@@ -58,11 +58,15 @@ class Settled:
 class Session:
     """The conversation with one master about one user's mail."""
 
-    def __init__(self, peer: Peer, replica: Replica, hostname: str, settled: Settled) -> None:
-        """`hostname`: this side's. The side with the smaller one locks the user, so it is one that is greater."""
+    def __init__(self, peer: Peer, replica: Replica, hostname: str, settled: Settled, address: str) -> None:
+        """`hostname`: this side's. The side with the smaller one locks the user, so it is one that is greater.
+
+        `address`: the master's, as two masters may have one name.
+        """
         self._peer = peer
         self._replica = replica
         self._hostname = hostname
+        self._address = address
         self._settled = settled
         self._wish = Handshake("")
         self._states = states_by_id(())
@@ -102,6 +106,11 @@ class Session:
             return Direction.HERE if self._wish.no_backup_overwrite else Direction.BACKUP_HERE
         return Direction.BOTH
 
+    @property
+    def _master(self) -> str:
+        """The name under which things are remembered of the master."""
+        return f"{self._wish.hostname} {self._address}"
+
     async def _finish(self, end: Finish) -> None:
         await self._peer.send(end)
         await self._peer.flush()
@@ -115,6 +124,8 @@ class Session:
             for step in (replacing_steps if self._direction is Direction.BACKUP_HERE else merging_steps)(own, peer):
                 if isinstance(step, Adopt):
                     self._adoptions[step.mailbox_id] = step
+                elif isinstance(step, Delete) and self._direction is not Direction.BACKUP_HERE:
+                    await self._carry_out(replace(step, common_uid=self._common_uid(step.mailbox_id)))
                 else:
                     await self._carry_out(step)
         own = await self._tree(peer)
@@ -122,6 +133,13 @@ class Session:
             await self._peer.send(node)
         await self._peer.end_list()
         await self._peer.send(own.deletions)
+
+    def _common_uid(self, mailbox_id: bytes) -> int:
+        """Return up to where the master knows a mailbox's mails, as far as either side remembers."""
+        known, state = self._replica.common_uid(mailbox_id, self._master), self._states.get(mailbox_id)
+        if known is None and state is not None:
+            return state.last_common_uid
+        return known or 0
 
     async def _tree(self, peer: Tree) -> Tree:
         return selected(await self._replica.tree(), self._wish, peer.deletions.separator)
@@ -136,13 +154,13 @@ class Session:
         state = self._states.get(theirs.mailbox_id)
         if theirs.mailbox_id in self._adoptions:
             await self._carry_out(self._adoptions[theirs.mailbox_id])
-        async with self._replica.mailbox(theirs.mailbox_id, self._wish.hostname) as box:
+        async with self._replica.mailbox(theirs.mailbox_id, self._master) as box:
             own = await _numbers(box, theirs) if box is not None else None
-            if box is None or own is None or _is_stale(own, theirs, state):
+            if box is None or own is None or _is_stale(own, theirs, state) or await _needs_all(box, state):
                 self._full_resync = True
                 await self._peer.send(Mailbox.lacking(theirs.mailbox_id))
                 return
-            is_settled = self._wish.sync_type == CHANGED and self._settled.has(self._wish.hostname, own, theirs)
+            is_settled = self._wish.sync_type == CHANGED and self._settled.has(self._master, own, theirs)
             if not is_settled and own.equals(theirs):
                 own = replace(
                     own, first_recent_uid=0
@@ -152,7 +170,7 @@ class Session:
                 return
             sync = MailboxSync(self._peer, box, own, theirs, _in_force(state))
             if not await sync.run(self._direction):
-                self._settled.note(self._wish.hostname, own, theirs)
+                self._settled.note(self._master, own, theirs)
 
 
 async def _numbers(box: ReplicaMailbox, theirs: Mailbox) -> Mailbox:
@@ -179,6 +197,11 @@ def _is_stale(own: Mailbox, theirs: Mailbox, state: MailboxState | None) -> bool
         or own.uidnext < state.last_common_uid
         or own.highestmodseq < state.last_common_modseq
     )
+
+
+async def _needs_all(box: ReplicaMailbox, state: MailboxState | None) -> bool:
+    """Return True if all mails must be compared: changes since the last sync do not tell of which mails copies are."""
+    return _in_force(state) is not None and await box.has_copies()
 
 
 def _in_force(state: MailboxState | None) -> MailboxState | None:

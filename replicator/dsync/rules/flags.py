@@ -12,6 +12,13 @@ from dataclasses import dataclass
 NO_FLAGS: frozenset[str] = frozenset()
 
 
+def flag_difference(now: frozenset[str], wanted: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the flags to set, and those to clear. Case does not matter, as IMAP and Dovecot have it."""
+    have, want = ({flag.casefold() for flag in flags} for flags in (now, wanted))
+    added = frozenset(flag for flag in wanted if flag.casefold() not in have)
+    return added, frozenset(flag for flag in now if flag.casefold() not in want)
+
+
 @dataclass(frozen=True, slots=True)
 class FlagSide:
     """What one side tells of a mail. A mail's MODSEQ says when its flags changed last."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from replicator.dsync.replica import FlagChanges, StoredMail
 from replicator.dsync.rules.common import last_common_uid
-from replicator.dsync.rules.flags import FlagSide, merged_flags
+from replicator.dsync.rules.copies import is_copy
+from replicator.dsync.rules.flags import FlagSide, flag_difference, merged_flags
 from replicator.dsync.rules.new_mails import NewMail, Placed, place
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange
 
@@ -26,12 +27,16 @@ class Known:
 
 @dataclass(slots=True)
 class Plan:
-    """What to do, in this order; `placed` are mails that come or move, ascending by their new UIDs."""
+    """What to do, in this order; `placed` are mails that come or move, ascending by their new UIDs.
+
+    `common_uid`: up to which both sides are equal then.
+    """
 
     expunged: list[int] = field(default_factory=list)
-    flags: dict[int, frozenset[str]] = field(default_factory=dict)
+    flags: dict[int, FlagChanges] = field(default_factory=dict)
     placed: list[Placed] = field(default_factory=list)
     uidnext: int = 1
+    common_uid: int = 0
     wanted: dict[str, MailChange] = field(default_factory=dict)  # mails of the master's to be fetched, by GUID
 
 
@@ -42,32 +47,34 @@ def plan_merge(
     names: Mapping[str, str],
     state: MailboxState | None,
 ) -> Plan:
-    """Return what to do, by the changes, ascending by UID, with GUIDs as this side writes them.
+    """Return what to do, by the changes, ascending by UID, with GUIDs as this side has them.
 
     `names`: GUIDs as the master writes them, where that is in another way. `state`: what was equal before, if the
     master knows it.
     """
     own = {mail.uid: mail for mail in known.mails}
     saves = {change.uid: change for change in changes if change.type is ChangeType.SAVE}
+    gone = {change.uid: change for change in changes if change.type is ChangeType.EXPUNGE}
     plan = Plan()
     if state is not None:
         common = state.last_common_uid
         told = {change.uid: change for change in changes if change.type is ChangeType.FLAGS and change.uid <= common}
-        gone = (change for change in changes if change.type is ChangeType.EXPUNGE and change.uid <= common)
-        plan.expunged = [one.uid for one in gone if one.uid in own and _is_of(one, own[one.uid])]
-        for uid in plan.expunged:
-            told.pop(uid, None)
+        since = state.last_common_modseq
+        absent = {uid for uid in gone if uid <= common and uid in own}
+        plan.expunged = [uid for uid in sorted(absent) if _takes(gone[uid], own[uid], since)]
     else:
         guids = {mail.uid: mail.guid.hex() for mail in known.mails}
         expunged = {uid: guid.hex() for uid, guid in known.expunged.items()}
         common = last_common_uid(changes, guids, expunged, known.numbers.uidnext)
         told = saves
-        plan.expunged = [uid for uid in own if uid <= common and uid not in saves]
+        absent = {uid for uid in own if uid <= common and uid not in saves}
+        plan.expunged = sorted(absent)
     for uid, change in told.items():
-        if uid <= common and uid in own and _is_of(change, own[uid]):
+        if uid <= common and uid in own and uid not in absent and _is_of(change, own[uid]):
             _merge_flags(plan, uid, change, own[uid], known)
     new = [change for uid, change in saves.items() if uid > common]
     _place_new(plan, known, _NewMails(new, names, theirs.uidnext), common)
+    _keep_unseen(plan, own, absent, {change.guid for change in saves.values()})
     return plan
 
 
@@ -79,28 +86,54 @@ class _NewMails:
     names: Mapping[str, str]
     uidnext: int
 
+    def name(self, guid: str) -> str:
+        """Return a GUID as the master writes it."""
+        return self.names.get(guid, guid)
+
+    def own_name(self, guid: bytes) -> str:
+        """Return a GUID of this side as the master is told it."""
+        return self.name(guid.hex()) if is_copy(guid) else guid.hex()
+
 
 def _place_new(plan: Plan, known: Known, new: _NewMails, common: int) -> None:
     own = {mail.uid: mail for mail in known.mails if mail.uid > common}
     peers = {change.uid: change for change in new.saves}
     plan.placed, plan.uidnext = place(
-        [NewMail(mail.guid.hex(), mail.uid, mail.guid.hex()) for mail in own.values()],
-        [NewMail(new.names.get(change.guid, change.guid), change.uid, change.guid) for change in new.saves],
+        [NewMail(new.own_name(mail.guid), mail.uid, mail.guid.hex()) for mail in own.values()],
+        [NewMail(new.name(change.guid), change.uid, change.guid) for change in new.saves],
         own_uidnext=known.numbers.uidnext,
         peer_uidnext=new.uidnext,
     )
+    plan.common_uid = plan.uidnext - 1
     here = {mail.guid.hex() for mail in known.mails if mail.uid not in plan.expunged}
     for mail in plan.placed:
         if mail.own is not None and mail.peers is not None:
             _merge_flags(plan, mail.own, peers[mail.peers], own[mail.own], known)
-        elif mail.peers is not None and mail.guid not in here:
-            plan.wanted.setdefault(mail.guid, peers[mail.peers])
+        elif mail.peers is not None and mail.guid not in here and mail.guid not in plan.wanted:
+            plan.wanted[mail.guid] = peers[mail.peers]
+        elif mail.peers is not None:  # one copy of a mail too many: up to there, at least, both sides are equal
+            plan.common_uid = min(plan.common_uid, mail.uid - 1, mail.peers - 1)
     plan.placed = [
         mail
         for mail in plan.placed
         if (mail.own is not None and mail.own != mail.uid)
         or (mail.own is None and mail.guid in plan.wanted and plan.wanted[mail.guid].uid == mail.peers)
     ]
+
+
+def _keep_unseen(plan: Plan, own: Mapping[int, StoredMail], absent: Iterable[int], saved: Collection[str]) -> None:
+    """Move mails that the master never saw under their UIDs above all others, where it looks for new ones.
+
+    Those have UIDs of other mails that were expunged there; or the master has them under another UID only, so that they
+    must not be expunged. `absent`: UIDs that the master no longer has, `saved`: GUIDs that it has.
+    """
+    expunged = {*plan.expunged}
+    rest = {*saved} - {mail.guid.hex() for uid, mail in own.items() if uid not in expunged} - plan.wanted.keys()
+    unseen = sorted(uid for uid in absent if uid not in expunged or own[uid].guid.hex() in rest)
+    plan.expunged = sorted(expunged.difference(unseen))
+    for uid in unseen:
+        plan.placed.append(Placed(own[uid].guid.hex(), plan.uidnext, own=uid))
+        plan.uidnext += 1
 
 
 def _merge_flags(plan: Plan, uid: int, change: MailChange, mail: StoredMail, known: Known) -> None:
@@ -110,8 +143,14 @@ def _merge_flags(plan: Plan, uid: int, change: MailChange, mail: StoredMail, kno
         FlagSide(change.flags, change.modseq, change.added, change.removed),
         FlagSide(mail.flags, mail.modseq, ours.added, ours.removed),
     )
-    if flags != mail.flags:
-        plan.flags[uid] = flags
+    added, removed = flag_difference(mail.flags, flags)
+    if added or removed:
+        plan.flags[uid] = FlagChanges(added, removed)
+
+
+def _takes(expunge: MailChange, mail: StoredMail, since: int) -> bool:
+    """Return True if this mail was expunged. Without a GUID, only one that was here by a MODSEQ is known to be it."""
+    return expunge.guid == mail.guid.hex() or (not expunge.guid and mail.modseq <= since)
 
 
 def _is_of(change: MailChange, mail: StoredMail) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hashlib import sha1
 from typing import TypeAlias
 
-from replicator.dsync.wire.items import Deletions, TreeNode
+from replicator.dsync.wire.items import UID_MAX, Deletions, TreeNode
 
 Name: TypeAlias = tuple[str, ...]
 """Levels of a folder's name."""
@@ -45,9 +45,14 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """A folder to delete with its mail; those below it stay."""
+    """A folder to delete with its mail, by its mailbox, whatever its name is by then; those below it stay.
+
+    Mail above `common_uid`, which the peer has never seen, stays, too.
+    """
 
     name: Name
+    mailbox_id: bytes
+    common_uid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +74,11 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """A folder whose mailbox is to get the id and UIDVALIDITY of the peer's; its mail stays. `uidnext`: the peer's."""
+    """A folder whose mailbox is to get the id of the peer's, and its UIDVALIDITY if it has had no mail."""
 
     name: Name
     mailbox_id: bytes
     uidvalidity: int
-    uidnext: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,7 @@ def replacing_steps(own: Tree, peer: Tree) -> Iterator[Step]:
         if node.name == INBOX:
             ours[one] = node.name
         elif source is None or source.uidvalidity != node.uidvalidity or node.uidnext > source.uidnext:
-            yield Delete(node.name)
+            yield Delete(node.name, one, UID_MAX)
         else:
             ours[one] = node.name
     targets = {one: INBOX if name == INBOX else theirs[one].name for one, name in ours.items()}
@@ -122,7 +126,7 @@ def replacing_steps(own: Tree, peer: Tree) -> Iterator[Step]:
     inbox = {node.name: one for one, node in own.boxes().items() if node.name == INBOX}
     for one, node in theirs.items():
         if one not in ours and node.name in inbox:
-            yield Adopt(node.name, one, node.uidvalidity, node.uidnext)
+            yield Adopt(node.name, one, node.uidvalidity)
         elif one not in ours:
             yield Create(node.name, one, node.uidvalidity)
     for name in own.nodes.keys() | peer.nodes.keys():
@@ -134,7 +138,7 @@ def replacing_steps(own: Tree, peer: Tree) -> Iterator[Step]:
 def _deletions(own: Tree, peer: Tree) -> Iterator[Step]:
     for one, node in own.boxes().items():
         if one in peer.deletions.mailboxes and node.name != INBOX:
-            yield Delete(node.name)
+            yield Delete(node.name, one)
 
 
 def _name_of(name: Name, other: TreeNode | None, own: Tree, peer: Tree) -> Name:
@@ -184,7 +188,7 @@ def _creations(
         elif rival in theirs:
             yield Create((*node.name[:-1], f"{node.name[-1]}-{one.hex()[:8]}"), one, node.uidvalidity)
         elif one > rival:
-            yield Adopt(node.name, one, node.uidvalidity, node.uidnext)
+            yield Adopt(node.name, one, node.uidvalidity)
 
 
 def _subscriptions(own: Tree, peer: Tree) -> Iterator[Step]:

@@ -1,0 +1,50 @@
+"""What this side remembers of the last sync of each mailbox with each master."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+SYNCED_MAX = 100_000
+"""Mailboxes whose last sync is remembered: 30 MB."""
+
+OWN_CHANGES_MAX = 300_000
+"""Changes of flags by these syncs that are remembered: 50 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastSync:
+    """The last sync of a mailbox with a peer: the mailbox's MODSEQ and the time as it began, and what it did.
+
+    `common_uid`: the peer knows the mails up to this one. `own_changes`: flags that the sync itself has set (True) and
+    cleared, by UID.
+    """
+
+    modseq: int
+    at_ms: int
+    common_uid: int = 0
+    own_changes: frozenset[tuple[int, str, bool]] = frozenset()
+
+
+@dataclass(slots=True)
+class LastSyncs:
+    """The last syncs of mailboxes, shared by all connections.
+
+    Changes of flags before them are known to the peer, and those by them are its own. Kept in memory: after a restart,
+    the next sync of a mailbox takes changes of flags from MODSEQs alone.
+    """
+
+    _known: OrderedDict[tuple[str, bytes], LastSync] = field(default_factory=OrderedDict)
+    _own_changes: int = 0
+
+    def note(self, peer: str, mailbox_id: bytes, sync: LastSync) -> None:
+        """Note a sync. Those that are longest ago are forgotten."""
+        before = self._known.pop((peer, mailbox_id), None)
+        self._own_changes += len(sync.own_changes) - (0 if before is None else len(before.own_changes))
+        self._known[peer, mailbox_id] = sync
+        while len(self._known) > SYNCED_MAX or self._own_changes > OWN_CHANGES_MAX:
+            self._own_changes -= len(self._known.popitem(last=False)[1].own_changes)
+
+    def find(self, peer: str, mailbox_id: bytes) -> LastSync | None:
+        """Return the last sync, if it is known."""
+        return self._known.get((peer, mailbox_id))
