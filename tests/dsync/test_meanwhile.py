@@ -1,0 +1,233 @@
+"""What users do while a Dovecot syncs, or where it cannot know: their mail and flags stay, and come to both sides."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import trio
+
+from replicator.dsync.rules.tree import Adopt
+from replicator.dsync.wire.guids import guid_of
+from replicator.mail.last_changes import MailboxChanges
+from replicator.mail.mailstore import Folder, NewMessage
+from tests.dsync.dovecot import Dovecot, dovecot, needs_dovecot
+from tests.dsync.sides import USER, DovecotSide, Master, NodeSide, door, node_replicas
+from tests.one_node import HookedMail, one_node
+
+pytestmark = needs_dovecot
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+@dataclass
+class Two:
+    """A Dovecot and a node. `meanwhile` is what users do once in the middle of the next sync."""
+
+    server: Dovecot
+    mail: HookedMail
+    master: Master
+    meanwhile: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
+
+    @property
+    def here(self) -> NodeSide:
+        return NodeSide(self.mail)
+
+    @property
+    def there(self) -> DovecotSide:
+        return DovecotSide(self.server)
+
+    async def become_equal(self, kind: str, most: int = 4) -> None:
+        """Sync until both sides have the same."""
+        for _ in range(most):
+            done = await self.master.sync(kind)
+            assert done.returncode in {0, 2}, done
+        assert await self.here.shown() == await self.there.shown()
+
+    async def saves(self, *texts: str) -> None:
+        for text in texts:
+            await self.there.append(f"Subject: {text}\r\n\r\n".encode())
+
+
+@pytest.fixture
+async def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Two]:
+    async with both(tmp_path, monkeypatch) as sides:
+        yield sides
+
+
+@asynccontextmanager
+async def both(path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Two]:
+    with dovecot() as server:
+        async with one_node(path) as mail, door(node_replicas(mail, now_ms)) as address:
+            sides = Two(server, mail, Master(server, address))
+            mailbox_changes = mail.mailbox_changes
+
+            async def changed_meanwhile(folder: Folder, above: int) -> MailboxChanges:
+                found = await mailbox_changes(folder, above)
+                while sides.meanwhile:
+                    await sides.meanwhile.pop()()
+                return found
+
+            monkeypatch.setattr(mail, "mailbox_changes", changed_meanwhile)
+            yield sides
+
+
+@pytest.mark.parametrize("kind", ["s", "c", "f"])
+@pytest.mark.parametrize("more", [0, 1])
+async def test_a_delivery_during_a_sync_stays(two: Two, kind: str, more: int) -> None:
+    """The UID that it gets here is that of a mail that Dovecot has expunged."""
+    await two.saves("1", "2")
+    await two.become_equal(kind)
+    await two.saves("3", "4")
+    await two.there.expunge(3)
+    await two.there.expunge(4)
+    await two.saves(*["5"][:more])
+    two.meanwhile.append(lambda: two.mail.deliver(USER, NewMessage(b"Subject: meanwhile\r\n\r\n")))
+    await two.master.sync(kind)
+    assert not two.meanwhile
+    await two.saves("6")
+    await two.become_equal(kind)
+    assert b"Subject: meanwhile\r\n\r\n" in await two.mail.bodies(USER)
+    assert len(await two.there.shown()) == 4 + more
+
+
+async def test_flags_that_are_set_during_a_sync_stay(two: Two) -> None:
+    await two.saves("1")
+    await two.there.flag(1, "Kw", is_set=True)
+    await two.become_equal("s")
+    await two.there.flag(1, "\\Seen", is_set=True)
+    two.meanwhile.append(lambda: two.here.flag(1, "\\Flagged", is_set=True))
+    await two.master.sync("s")
+    assert not two.meanwhile
+    await two.become_equal("s")
+    [(_, _, flags)] = await two.there.shown()
+    assert flags == {"\\Seen", "\\Flagged", "Kw"}
+
+
+async def test_flags_that_are_cleared_during_a_sync_stay_so(two: Two) -> None:
+    await two.saves("1")
+    await two.there.flag(1, "\\Flagged", is_set=True)
+    await two.become_equal("s")
+    await two.there.flag(1, "\\Seen", is_set=True)
+    two.meanwhile.append(lambda: two.here.flag(1, "\\Flagged", is_set=False))
+    await two.master.sync("s")
+    assert not two.meanwhile
+    for number in range(3):  # the mail's MODSEQ is greater there
+        await two.there.flag(1, f"kw{number}", is_set=True)
+    await two.become_equal("s")
+    [(_, _, flags)] = await two.there.shown()
+    assert "\\Flagged" not in flags
+
+
+@pytest.mark.parametrize("kind", ["s", "c", "f"])
+async def test_copies_within_a_folder_outlive_their_source(two: Two, kind: str) -> None:
+    await two.saves("1")
+    two.server.do("copy", "-u", USER, "INBOX", "mailbox", "INBOX", "uid", "1")
+    two.server.do("copy", "-u", USER, "INBOX", "mailbox", "INBOX", "uid", "1")
+    await two.saves("4")
+    for _ in range(3):
+        await two.master.sync(kind)
+    assert len({guid for _, guid, _ in await two.here.shown()}) == 4
+    await two.there.expunge(1)
+    await two.here.expunge(4)
+    for _ in range(3):
+        await two.master.sync(kind)
+    assert [uid for uid, _, _ in await two.here.shown()] == [uid for uid, _, _ in await two.there.shown()] == [2, 3]
+    assert await two.mail.bodies(USER) == 2 * [b"Subject: 1\r\n\r\n"]
+    await two.there.expunge(2)
+    await two.here.expunge(3)
+    for _ in range(3):
+        await two.master.sync(kind)
+    assert await two.here.shown() == await two.there.shown() == []
+
+
+@pytest.mark.parametrize("kind", ["s", "c"])
+async def test_a_deleted_folder_stays_with_mail_that_dovecot_never_saw(two: Two, kind: str) -> None:
+    two.server.do("mailbox", "create", "-u", USER, "Work", "Old")
+    two.server.save(USER, b"Subject: seen\r\n\r\n", "Work")
+    await two.master.sync(kind)
+    work = await two.mail.folder(USER, "Work")
+    await two.mail.save(work, NewMessage(b"Subject: unseen\r\n\r\n"))
+    two.server.do("mailbox", "delete", "-u", USER, "Work", "Old")
+    await trio.sleep(1.1)  # Dovecot's clock has seconds
+    for _ in range(3):
+        await two.master.sync(kind)
+    assert {folder.name for folder in await two.mail.folders(USER)} == {"INBOX", "Work"}
+    assert await two.mail.bodies(USER, "Work") == [b"Subject: unseen\r\n\r\n"]
+    assert [one.guid.hex() for one in (await two.mail.tree_changes(USER)).folders if one.name == "Work"] == [
+        two.server.folders(USER)["Work"][0]
+    ]
+    assert two.server.folders(USER)["Work"][1] == 1
+
+
+async def test_a_folder_is_deleted_by_its_id(two: Two) -> None:
+    """The folder that has the name by then is another one."""
+    two.server.do("mailbox", "create", "-u", USER, "Work")
+    await two.master.sync()
+    await two.mail.rename_folder(USER, "Work", "Older")
+    await two.mail.save(await two.mail.create_folder(USER, "Work"), NewMessage(b"Subject: unseen\r\n\r\n"))
+    two.server.do("mailbox", "delete", "-u", USER, "Work")
+    for _ in range(2):
+        await two.master.sync()
+    assert await two.mail.bodies(USER, "Work") == [b"Subject: unseen\r\n\r\n"]
+    assert two.server.folders(USER).keys() == {"Work"}
+
+
+async def test_folders_with_mail_take_a_guid_in_one_step(tmp_path: Path) -> None:
+    """Two syncs at two nodes may do so at once, and each may end anywhere: the mail is always where it was."""
+    async with one_node(tmp_path) as mail:
+        replica = node_replicas(mail, now_ms)(USER)
+        before = await mail.create_folder(USER, "Work")
+        await mail.create_folder(USER, "Work/below")
+        await mail.save(before, NewMessage(b"Subject: mine\r\n\r\n"))
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(replica.carry_out, Adopt(("Work",), b"\xff" * 16, 7))
+        assert {folder.name for folder in await mail.folders(USER)} == {"INBOX", "Work", "Work/below"}
+        assert await mail.folder(USER, "Work") == before
+        assert await mail.bodies(USER, "Work") == [b"Subject: mine\r\n\r\n"]
+        assert (await replica.tree()).nodes["Work",].mailbox_id == b"\xff" * 16
+
+
+async def test_a_user_is_in_one_sync_at_a_time(two: Two) -> None:
+    codes = list[int]()
+
+    async def other() -> None:
+        codes.append((await Master(two.server, two.master.address).sync()).returncode)
+
+    await two.saves("1")
+    two.meanwhile.append(other)
+    assert (await two.master.sync()).returncode == 0
+    assert codes == [75]
+    await two.become_equal("c", 1)
+
+
+async def test_a_backup_replaces_mail_in_an_inbox_that_was_in_use(two: Two) -> None:
+    async def backup() -> None:
+        words = ["backup", "-u", USER, two.master.address]
+        done = await trio.to_thread.run_sync(lambda: two.server.run(*words))
+        assert done.returncode == 0, done
+
+    def guids(shown: list[tuple[int, str, frozenset[str]]]) -> set[tuple[str, frozenset[str]]]:
+        return {(guid_of(guid).hex(), flags) for _, guid, flags in shown}
+
+    for number in range(3):
+        await two.here.append(b"Subject: here %d\r\n\r\n" % number)
+    await two.saves("1", "2")
+    await backup()
+    first = await two.here.shown()
+    assert guids(first) == guids(await two.there.shown())
+    await backup()
+    assert await two.here.shown() == first, "nothing is brought again"
+    await two.here.append(b"Subject: another\r\n\r\n")
+    await two.there.flag(1, "kw", is_set=True)
+    await two.there.expunge(2)
+    await two.saves("3")
+    await backup()
+    assert guids(await two.here.shown()) == guids(await two.there.shown())
