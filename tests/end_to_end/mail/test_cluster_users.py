@@ -154,13 +154,14 @@ async def test_a_renamed_user_finds_the_mail_and_gets_more(
     def play() -> None:
         old = tmp_path / "old.passwd"
         old.write_text("alice:{PLAIN}secret\n")
-        assert run("user", "import", old).exit_code == 0
+        wait_for(lambda: run("user", "import", old).exit_code == 0)  # new nodes wait for each other
         wait_for(lambda: can_log_in(far, "alice", "secret"))
         deliver(near, "alice")
         with logged_in(far, "alice") as alice, logged_in(near, "alice") as other:
             alice.create("Work")
             _, [uidvalidity] = alice.status("INBOX", "(UIDVALIDITY)")
             renamed = run("user", "rename", "alice", "alicia@example.org")
+            assert renamed.exit_code == 0, renamed.output
             assert "cluster of dc1: user alice renamed to alicia@example.org; the mail stays" in renamed.stderr
             with pytest.raises(imaplib.IMAP4.abort, match="disabled or removed"):
                 other.noop()
@@ -220,8 +221,7 @@ async def test_nobody_is_renamed_while_a_node_is_away(tmp_path: Path) -> None:
         assert "the mail is that of the user alice, and stays; `replicator user purge alice`" in deleted.stderr
 
     async with running([near, far]):
-        added = await trio.to_thread.run_sync(run, "user", "add", "alice")
-        assert added.exit_code == 0, added.output
+        await trio.to_thread.run_sync(wait_for, lambda: run("user", "add", "alice").exit_code == 0)
     async with running([near]):
         await trio.to_thread.run_sync(play_alone)
     async with running([near, far]):
