@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from protocol.values import UidSet
+
 SYNCED_MAX = 100_000
 """Mailboxes whose last sync is remembered: 30 MB."""
 
-OWN_CHANGES_MAX = 300_000
-"""Changes of flags by these syncs that are remembered: 50 MB."""
+DETAILS_MAX = 300_000
+"""Changes of flags, and ranges of expunged UIDs, that are remembered of these syncs: 50 MB."""
+
+
+NO_UIDS = UidSet.of(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +22,21 @@ class LastSync:
     """The last sync of a mailbox with a peer: the mailbox's MODSEQ and the time as it began, and what it did.
 
     `common_uid`: the peer knows the mails up to this one. `own_changes`: flags that the sync itself has set (True) and
-    cleared, by UID.
+    cleared, by UID. `expunged`: UIDs that were known to be expunged as it began; a peer that remembers this sync has
+    the `common_modseq`, and has been told of them; with 0, it has not.
     """
 
     modseq: int
     at_ms: int
     common_uid: int = 0
+    common_modseq: int = 0
     own_changes: frozenset[tuple[int, str, bool]] = frozenset()
+    expunged: UidSet = NO_UIDS
+
+    @property
+    def details(self) -> int:
+        """Number of things that are remembered of it besides."""
+        return len(self.own_changes) + len(self.expunged.ranges)
 
 
 @dataclass(slots=True)
@@ -35,15 +48,15 @@ class LastSyncs:
     """
 
     _known: OrderedDict[tuple[str, bytes], LastSync] = field(default_factory=OrderedDict)
-    _own_changes: int = 0
+    _details: int = 0
 
     def note(self, peer: str, mailbox_id: bytes, sync: LastSync) -> None:
         """Note a sync. Those that are longest ago are forgotten."""
         before = self._known.pop((peer, mailbox_id), None)
-        self._own_changes += len(sync.own_changes) - (0 if before is None else len(before.own_changes))
+        self._details += sync.details - (0 if before is None else before.details)
         self._known[peer, mailbox_id] = sync
-        while len(self._known) > SYNCED_MAX or self._own_changes > OWN_CHANGES_MAX:
-            self._own_changes -= len(self._known.popitem(last=False)[1].own_changes)
+        while len(self._known) > SYNCED_MAX or self._details > DETAILS_MAX:
+            self._details -= self._known.popitem(last=False)[1].details
 
     def find(self, peer: str, mailbox_id: bytes) -> LastSync | None:
         """Return the last sync, if it is known."""

@@ -219,8 +219,13 @@ class MailReplicaMailbox:
         return await trio.to_thread.run_sync(lambda: [_stored(message) for message in sorted(messages)])
 
     async def expunged(self, since: int) -> Mapping[int, bytes]:
-        """See `ReplicaMailbox`. The node does not know by which MODSEQ, so there may be older ones among them."""
-        return (await self._mail.mailbox_changes(self._folder, since)).expunged
+        """See `ReplicaMailbox`. The node does not know by which MODSEQ: all but those that the peer has been told."""
+        found = (await self._mail.mailbox_changes(self._folder, since)).expunged
+        self.this_sync = replace(self.this_sync, expunged=UidSet.of(found))
+        last = self._last_sync
+        if last is None or not 0 < last.common_modseq <= since:
+            return found
+        return {uid: guid for uid, guid in found.items() if uid not in last.expunged}
 
     async def flag_changes(self, since: int) -> Mapping[int, FlagChanges]:
         """See `ReplicaMailbox`. Without a memory of the last sync, only a comparison of all mails gets them."""
@@ -241,10 +246,11 @@ class MailReplicaMailbox:
         messages = (await self._view()).snapshot()
         return await trio.to_thread.run_sync(lambda: any(is_copy(message.guid) for message in messages))
 
-    async def synced(self, common_uid: int) -> None:
+    async def synced(self, common_uid: int, common_modseq: int) -> None:
         """See `ReplicaMailbox`."""
         await self._save_batch()
-        self.this_sync = replace(self.this_sync, common_uid=common_uid, own_changes=frozenset(self._own_changes))
+        own = frozenset(self._own_changes)
+        self.this_sync = replace(self.this_sync, common_uid=common_uid, common_modseq=common_modseq, own_changes=own)
         self.is_synced = True
 
     def _own(self, uid: int, added: Iterable[str], removed: Iterable[str] = ()) -> None:

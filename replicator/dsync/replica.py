@@ -59,7 +59,7 @@ class ReplicaMailbox(Protocol):
         ...
 
     async def expunged(self, since: int) -> Mapping[int, bytes]:
-        """Return the GUIDs of mails expunged above a MODSEQ, by UID, as far as they are known."""
+        """Return the GUIDs of mails expunged since a common MODSEQ, or before, by UID, as far as they are known."""
         ...
 
     async def flag_changes(self, since: int) -> Mapping[int, FlagChanges]:
@@ -90,8 +90,8 @@ class ReplicaMailbox(Protocol):
         """Return True if there are copies (`rules.copies`) among the mails."""
         ...
 
-    async def synced(self, common_uid: int) -> None:
-        """Remember that the peer has seen the mails up to this UID as they were when the sync began."""
+    async def synced(self, common_uid: int, common_modseq: int, /) -> None:
+        """Remember that the peer knows the mails up to this UID, and all that was known here as the sync began."""
         ...
 
     async def take_uidvalidity(self, uidvalidity: int) -> None:

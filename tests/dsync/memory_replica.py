@@ -99,7 +99,7 @@ class MemoryMailbox:
     async def has_copies(self) -> bool:
         return any(is_copy(mail.guid) for mail in self.stored.values())
 
-    async def synced(self, common_uid: int) -> None:
+    async def synced(self, common_uid: int, _common_modseq: int, /) -> None:
         self.common_uid = common_uid
 
     async def take_uidvalidity(self, uidvalidity: int) -> None:

@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 import trio
 
+from replicator.dsync.conversation import mailbox_sync
+from replicator.dsync.rules.mailbox import Known
 from replicator.dsync.rules.tree import Adopt, Delete
 from replicator.dsync.wire.guids import guid_of
+from replicator.dsync.wire.items import ChangeType, MailboxState, MailChange
 from replicator.mail.last_changes import MailboxChanges
 from replicator.mail.mailstore import Folder, NewMessage
 from tests.dsync.dovecot import PASSWORD, Dovecot, dovecot, needs_dovecot
@@ -124,6 +127,32 @@ async def test_flags_that_are_cleared_during_a_sync_stay_so(two: Two) -> None:
     await two.become_equal("s")
     [(_, _, flags)] = await two.there.shown()
     assert "\\Flagged" not in flags
+
+
+async def test_each_expunge_is_told_once(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    told, original = list[list[int]](), mailbox_sync.changes_to_tell
+
+    def changes_to_tell(known: Known, state: MailboxState | None) -> list[MailChange]:
+        changes = original(known, state)
+        told.append([change.uid for change in changes if change.type is ChangeType.EXPUNGE])
+        return changes
+
+    monkeypatch.setattr(mailbox_sync, "changes_to_tell", changes_to_tell)
+    await two.saves("1", "2", "3", "4", "5")
+    await two.become_equal("s")
+    for uid in (2, 4):
+        await two.here.expunge(uid)
+    await two.saves("6")
+    await two.become_equal("s")
+    assert [uids for uids in told if 2 in uids] == [[2, 4]], told
+    state = two.master.state
+    await two.here.expunge(3)
+    await two.saves("7")
+    await two.become_equal("s")
+    two.master.state = state
+    told.clear()
+    await two.become_equal("s", 1)
+    assert told[0] == [2, 3, 4], "to a Dovecot that has forgotten the last sync"
 
 
 @pytest.mark.parametrize("kind", ["s", "c", "f"])

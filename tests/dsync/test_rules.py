@@ -5,10 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replicator.dsync.replica import NO_FLAGS, StoredMail
 from replicator.dsync.rules.common import last_common_uid
+from replicator.dsync.rules.copies import COPIES_MAX, with_own_guids
 from replicator.dsync.rules.flags import FlagSide, merged_flags
-from replicator.dsync.rules.new_mails import NewMail, place
-from replicator.dsync.wire.items import ChangeType, MailChange
+from replicator.dsync.rules.mailbox import Known, Plan, plan_merge
+from replicator.dsync.rules.new_mails import NewMail, Placed, place
+from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange
 
 FLAGS = st.frozensets(st.sampled_from("abc"))
 SIDES = st.builds(FlagSide, FLAGS, st.integers(1, 3), FLAGS, FLAGS).map(
@@ -105,3 +108,51 @@ def test_a_mail_keeps_a_uid_that_is_free_on_the_other_side() -> None:
     placed, uidnext = place([NewMail("x", 4, "x"), NewMail("y", 5, "y")], [], own_uidnext=6, peer_uidnext=4)
     assert [(one.uid, one.own) for one in placed] == [(4, 4), (5, 5)]
     assert uidnext == 6
+
+
+def stored(uid: int, guid: int, modseq: int = 1) -> StoredMail:
+    return StoredMail(uid, bytes([guid]) * 16, modseq, NO_FLAGS, 0, 0)
+
+
+def known(*mails: StoredMail) -> Known:
+    uidnext = max(mail.uid for mail in mails) + 1
+    return Known(Mailbox(bytes(16), 1, uidnext, len(mails), uidnext, 99), mails, {}, {})
+
+
+def planned(own: Known, changes: list[MailChange], state: MailboxState | None = None, uidnext: int = 9) -> Plan:
+    return plan_merge(own, Mailbox(bytes(16), 1, uidnext, 0, uidnext, 99), changes, {}, state)
+
+
+def test_an_expunge_takes_no_mail_that_has_come_since() -> None:
+    """Without a GUID, it tells of the UID alone, and another mail may have got that here."""
+    state = MailboxState(bytes(16), 1, 3, 50)
+    for guid, expunged in (("", [2]), ("02" * 16, [2, 3]), ("05" * 16, [])):
+        gone = [MailChange(ChangeType.EXPUNGE, uid, guid.replace("2", f"{uid}")) for uid in (2, 3)]
+        plan = planned(known(stored(1, 1), stored(2, 2, 50), stored(3, 3, 51)), gone, state)
+        assert plan.expunged == expunged
+        assert [one.own for one in plan.placed] == sorted({2, 3} - {*expunged})
+        assert all(one.uid >= 9 for one in plan.placed)
+        assert plan.common_uid == 8
+
+
+def test_a_mail_that_the_master_has_elsewhere_is_not_expunged() -> None:
+    """It is the source of a copy that is not here."""
+    changes = [MailChange(ChangeType.SAVE, 2, "01" * 16), MailChange(ChangeType.SAVE, 3, "03" * 16)]
+    plan = planned(known(stored(1, 1), stored(3, 3)), changes, uidnext=4)
+    assert (plan.expunged, plan.placed) == ([], [Placed("01" * 16, 4, own=1)])
+
+
+def test_copies_have_guids_of_their_own() -> None:
+    source, other = "0a" * 16, "0b" * 16
+    saves = [MailChange(ChangeType.SAVE, uid, guid) for uid, guid in enumerate((source, source, other, source), 1)]
+    changes, sources = with_own_guids(saves, {}, ())
+    own = {change.uid: change.guid for change in changes}
+    assert own[1] == source
+    assert own[3] == other
+    assert sources == {own[2]: source, own[4]: source}
+    assert len({*own.values()}) == 4
+    assert with_own_guids(saves[1:], own, ()) == (changes[1:], sources), "found again without the source"
+    many = [MailChange(ChangeType.SAVE, uid, source) for uid in range(1, COPIES_MAX + 3)]
+    plan = planned(known(stored(1, 10)), with_own_guids(many, {1: source}, ())[0], uidnext=len(many) + 1)
+    assert len(plan.wanted) == COPIES_MAX
+    assert plan.common_uid == COPIES_MAX + 1, "the last one is a copy too many"

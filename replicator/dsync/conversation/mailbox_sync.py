@@ -95,8 +95,10 @@ class MailboxSync:
             await self._carry_out(plan)
         state = await self._new_state(plan, direction)
         await self._peer.send(state)
-        common_uid = min(state.last_common_uid, (await self._peer.one(MailboxState)).last_common_uid)
-        await self._box.synced(0 if direction is Direction.HERE else common_uid)
+        theirs = await self._peer.one(MailboxState)
+        common_uid = 0 if direction is Direction.HERE else min(state.last_common_uid, theirs.last_common_uid)
+        common_modseq = min(state.last_common_modseq, theirs.last_common_modseq) if tells else 0
+        await self._box.synced(common_uid, common_modseq)
         return bool(plan.expunged or plan.flags or plan.placed or requests or state.changes_during_sync)
 
     def _plan(self, known: Known, changes: Sequence[MailChange], direction: Direction) -> Plan:
