@@ -5,6 +5,7 @@ Clients of all nodes go on using the mailboxes: what they do during a sync is fo
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -16,12 +17,15 @@ from protocol.units import KIB, MIB
 from protocol.values import UidSet
 from replicator.dsync.replica import FlagChanges, SavedAs, StoredMail
 from replicator.dsync.rules.tree import Adopt, Create, Delete, Name, Rename, Step, Subscribe, Tree, name_hash
-from replicator.dsync.wire.items import Deletions, Mailbox, TreeNode
-from replicator.errors import FolderExistsError
+from replicator.dsync.wire.items import Attribute, Deletions, Mailbox, TreeNode
+from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError
+from replicator.mail.annotations import SPECIAL_USE
 from replicator.mail.flags import SYSTEM_FLAGS, is_keyword
 from replicator.mail.last_changes import TreeChanges
 from replicator.mail.mailstore import SEPARATOR, CoreMailStore, Folder, NewMessage, ReceivedBody
 from replicator.mail.view import MailboxView, Message
+
+log = logging.getLogger(__name__)
 
 SMALL_BYTES = 64 * KIB
 """Largest mail that is held in memory, to be saved together with others."""
@@ -32,6 +36,12 @@ BATCH_MAX = 64
 
 ASIDE = " (dsync)"
 """End of the name of a folder in which mail waits while its own folder is replaced."""
+
+PRIVATE = "/private/"
+SHARED = "/shared/"
+"""Beginnings of the names of annotations (RFC 5464 section 3.2), without which Dovecot tells them."""
+
+DOVECOTS_OWN = "vendor/vendor.dovecot/"
 
 ESCAPED_SEPARATOR = "%2f"
 """A separator within a level of a name, which Dovecot allows where its own separator is another one."""
@@ -250,6 +260,31 @@ class MailReplicaMailbox:
         body = await self._mail.read_body(message)
         await body.check(0, body.skeleton.size_bytes)
         return body.read(0, body.skeleton.size_bytes)
+
+    async def attributes(self) -> Sequence[Attribute]:
+        """See `ReplicaMailbox`. Annotations have no MODSEQ here; those that are news have the mailbox's."""
+        modseq = (await self.numbers()).highestmodseq
+        since_ms = None if self._last_sync is None else self._last_sync[1]
+        found = []
+        for one in await self._mail.annotation_changes(self._folder):
+            shared, key = one.name.startswith(SHARED), one.name.removeprefix(SHARED).removeprefix(PRIVATE)
+            is_news = since_ms is not None and one.changed_ms > since_ms
+            value = None if one.value is None else one.value.decode(errors="surrogateescape")
+            if one.name != SPECIAL_USE:
+                changed_s = one.changed_ms // 1000 if is_news else 0
+                found.append(Attribute(shared, key, value, changed_s=changed_s, modseq=modseq if is_news else 0))
+        return found
+
+    async def set_attribute(self, attribute: Attribute) -> None:
+        """See `ReplicaMailbox`. Uses of folders and what is Dovecot's own stays there."""
+        name = (SHARED if attribute.shared else PRIVATE) + attribute.key
+        if name == SPECIAL_USE or attribute.key.startswith(DOVECOTS_OWN):
+            return
+        value = None if attribute.value is None else attribute.value.encode(errors="surrogateescape")
+        try:
+            await self._mail.annotate(self._folder.user, self._folder, {name: value})
+        except (InvalidNameError, MailboxFullError) as error:
+            log.info("an annotation is left out: %s", error)
 
     async def save(self, mail: SavedAs, text: AsyncIterator[bytes]) -> None:
         """See `ReplicaMailbox`. Small mails are saved together, at the latest by the next call of another method."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from replicator.dsync.rules.tree import Step, Tree
-from replicator.dsync.wire.items import Mailbox
+from replicator.dsync.wire.items import Attribute, Mailbox
 
 NO_FLAGS: frozenset[str] = frozenset()
 
@@ -68,6 +68,14 @@ class ReplicaMailbox(Protocol):
 
     async def text(self, mail: StoredMail) -> AsyncIterator[bytes] | None:
         """Return the text of a mail in pieces; None if it has been expunged."""
+        ...
+
+    async def attributes(self) -> Sequence[Attribute]:
+        """Return all annotations, and those that were removed, as far as they are known."""
+        ...
+
+    async def set_attribute(self, attribute: Attribute) -> None:
+        """Set or remove an annotation. One that this side cannot have is left out."""
         ...
 
     async def save(self, mail: SavedAs, text: AsyncIterator[bytes]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import imaplib
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -107,6 +108,36 @@ async def folders(mail: HookedMail) -> tuple[dict[str, tuple[str, int]], set[str
         if folder.name != "INBOX":
             found[folder.name] = folder.mailbox_id.hex(), (await mail.status(folder)).messages
     return found, {*await mail.subscriptions(USER)}
+
+
+@pytest.mark.parametrize("kind", ["c", "s"])
+async def test_annotations_go_both_ways(tmp_path: Path, kind: str) -> None:
+    with dovecot() as server:
+        async with one_node(tmp_path) as mail, door(node_replicas(mail, now_ms)) as address:
+            master = Master(server, address)
+
+            async def sync() -> Mapping[str, bytes]:
+                """Sync, and return what the node has then, once Dovecot has the same."""
+                assert (await master.sync(kind)).returncode == 0
+                found = await mail.annotations(USER, await mail.folder(USER, "INBOX"))
+                for name in NAMES:
+                    there = server.run("mailbox", "metadata", "get", "-u", USER, "INBOX", name).stdout
+                    assert there.removesuffix(b"\n") == found.get(name, b""), name
+                return found
+
+            server.do("mailbox", "metadata", "set", "-u", USER, "INBOX", NAMES[0], "a tab\there")
+            server.do("mailbox", "metadata", "set", "-u", USER, "INBOX", NAMES[1], "for all")
+            assert await sync() == {NAMES[0]: b"a tab\there", NAMES[1]: b"for all"}
+            await sync()
+            folder = await mail.folder(USER, "INBOX")
+            await mail.annotate(USER, folder, {NAMES[0]: b"of the node", NAMES[1]: None, NAMES[2]: b"\xc3\xbc\r\n."})
+            assert await sync() == {NAMES[0]: b"of the node", NAMES[2]: b"\xc3\xbc\r\n."}
+            server.do("mailbox", "metadata", "set", "-u", USER, "INBOX", NAMES[0], "again")
+            server.do("mailbox", "metadata", "unset", "-u", USER, "INBOX", NAMES[2])
+            assert await sync() == {NAMES[0]: b"again"}
+
+
+NAMES = ("/private/comment", "/shared/comment", "/private/vendor/example/note")
 
 
 async def test_the_replicator_brings_each_change(tmp_path: Path) -> None:

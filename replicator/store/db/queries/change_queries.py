@@ -6,9 +6,17 @@ import sqlite3
 from contextlib import closing
 from typing import cast
 
-from replicator.mail.last_changes import FlagChange, FolderChange, MailboxChanges, SubscriptionChange, TreeChanges
+from replicator.mail.last_changes import (
+    AnnotationChange,
+    FlagChange,
+    FolderChange,
+    MailboxChanges,
+    SubscriptionChange,
+    TreeChanges,
+)
 from replicator.store.db.queries.folder_queries import SHOWN_UIDVALIDITY
 from replicator.store.db.rows.message_rows import unpacked_map
+from resync.kept_uidvalidity import OWN
 
 COUNTER_BITS = 16
 """Bits of a stamp's time below its milliseconds (`protocol.values.Stamp`)."""
@@ -33,6 +41,16 @@ def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:
         [FolderChange(*row)._replace(deleted=bool(row[4])) for row in folders],
         [SubscriptionChange(name, bool(subscribed), ms) for name, subscribed, ms in subscriptions],
     )
+
+
+def annotation_changes(connection: sqlite3.Connection, user: str, mailbox_id: bytes) -> list[AnnotationChange]:
+    """Return the annotations that clients have set at a folder, removed ones included."""
+    rows = connection.execute(
+        f"SELECT name, value, time >> {COUNTER_BITS} FROM annotation WHERE user = ? AND mailbox_id = ?"
+        f" AND substr(name, 1, {len(OWN)}) <> '{OWN}'",
+        (user, mailbox_id),
+    )
+    return [AnnotationChange(*row) for row in rows]
 
 
 def mailbox_changes(connection: sqlite3.Connection, mailbox_id: bytes, above: int) -> MailboxChanges:
