@@ -11,8 +11,9 @@ from random import Random
 
 import pytest
 import trio
+import trustme
 
-from replicator.config import Address, DoveadmConfig, ListenConfig, default_config
+from replicator.config import Address, CertificateConfig, DoveadmConfig, ListenConfig, default_config
 from replicator.dsync.mail_replica import ASIDE
 from replicator.errors import MailError
 from replicator.mail.mailstore import NewMessage
@@ -195,10 +196,16 @@ async def test_backups_of_a_node(tmp_path: Path) -> None:
             assert await backup() == 0
             assert await sides[0].shown() == await sides[1].shown()
             assert {folder.name for folder in await mail.folders(USER)} == {"INBOX", "Work/x"}
+            await sides[1].append(b"Subject: not at Dovecot\r\n\r\n")
+            await sides[0].append(b"Subject: under the same UID\r\n\r\n")
+            for _ in range(2):
+                assert await backup() == 0
+                theirs, ours = [await side.shown() for side in sides]
+                assert {(guid, flags) for _, guid, flags in theirs} == {(guid, flags) for _, guid, flags in ours}
             await sides[1].append(b"Subject: 3\r\n\r\n")
             await sides[1].expunge(1)
             await mail.create_folder(USER, "New")
-            assert await backup("-R") == 0
+            assert [await backup("-R") for _ in range(2)][-1] == 0  # the first one may delete INBOX there
             assert await sides[0].shown() == await sides[1].shown()
             assert "New" in server.folders(USER)
 
@@ -220,6 +227,27 @@ async def test_a_node_opens_the_door(tmp_path: Path) -> None:
             assert (await master.sync()).returncode == 75
             (tmp_path / "secret").unlink()
             assert (await master.sync()).returncode == 75
+
+
+async def test_tls_begins_at_once_off_loopback(tmp_path: Path) -> None:
+    port, authority = free_ports(1)[0], trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "mail.pem")
+    certificate.private_key_pem.write_to_path(tmp_path / "mail.key")
+    config = default_config("dc1", tmp_path, listen=ListenConfig(doveadm=Address("0.0.0.0", port)))
+    config = replace(
+        config,
+        doveadm=DoveadmConfig(tmp_path / "secret"),
+        certificates=(CertificateConfig(tmp_path / "mail.pem", tmp_path / "mail.key"),),
+    )
+    (tmp_path / "secret").write_text(f"{PASSWORD}\n", "utf-8")
+    add_user(config.users.passwd_file, USER, "secret")
+    with dovecot(more="ssl_client_ca_file = {directory}/ca.pem") as server:
+        authority.cert_pem.write_to_path(server.directory / "ca.pem")
+        server.save(USER, b"Subject: from Dovecot\r\n\r\n")
+        async with running([config]):
+            assert (await Master(server, f"tcps:127.0.0.1:{port}").sync()).returncode == 0
+            assert (await Master(server, f"tcp:127.0.0.1:{port}").sync()).returncode == 75
 
 
 def subjects(address: Address) -> list[bytes]:

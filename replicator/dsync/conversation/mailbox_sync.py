@@ -99,10 +99,7 @@ class MailboxSync:
     def _plan(self, known: Known, changes: Sequence[MailChange], direction: Direction) -> Plan:
         if direction is not Direction.BACKUP_HERE:
             return plan_merge(known, self._theirs, changes, self._names, self._state)
-        plan = plan_backup(known, self._theirs, changes, self._state)
-        if plan is None:
-            raise DsyncError("a folder has had other mail here than in the source of the backup: delete it here")
-        return plan
+        return plan_backup(known, self._theirs, changes, self._state)
 
     async def _request(self, plan: Plan) -> None:
         for guid, change in plan.wanted.items():
@@ -203,6 +200,8 @@ class MailboxSync:
         """Return up to where both sides are equal now: only up to the old mails if others have changed the mailbox."""
         after = await self._box.numbers()
         own = self._own
+        if plan.own_uids:
+            return MailboxState(own.mailbox_id, own.uidvalidity, 0, 0, after.messages)
         is_alone = after.uidnext == plan.uidnext
         common_modseq = own.highestmodseq if direction is Direction.THERE else self._theirs.highestmodseq
         return MailboxState(

@@ -33,6 +33,7 @@ class Plan:
     placed: list[Placed] = field(default_factory=list)
     uidnext: int = 1
     wanted: dict[str, MailChange] = field(default_factory=dict)  # mails of the master's to be fetched, by GUID
+    own_uids: bool = False  # mails have other UIDs here than at the master, so no common UID can be told
 
 
 def plan_merge(
