@@ -15,14 +15,15 @@ import trio
 
 from protocol.units import KIB, MIB
 from protocol.values import UidSet
-from replicator.dsync.replica import FlagChanges, SavedAs, StoredMail
-from replicator.dsync.rules.tree import Adopt, Create, Delete, Name, Rename, Step, Subscribe, Tree, name_hash
-from replicator.dsync.wire.items import Attribute, Deletions, Mailbox, TreeNode
+from replicator.dsync.mail_tree import name_of, tree_of
+from replicator.dsync.replica import SavedAs
+from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
+from replicator.dsync.rules.tree import Adopt, Create, Delete, Rename, Step, Subscribe, Tree
+from replicator.dsync.wire.items import Attribute, Mailbox
 from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError
 from replicator.mail.annotations import SPECIAL_USE
 from replicator.mail.flags import SYSTEM_FLAGS, is_keyword
-from replicator.mail.last_changes import TreeChanges
-from replicator.mail.mailstore import SEPARATOR, CoreMailStore, Folder, NewMessage, ReceivedBody
+from replicator.mail.mailstore import CoreMailStore, Folder, NewMessage, ReceivedBody
 from replicator.mail.view import MailboxView, Message
 
 log = logging.getLogger(__name__)
@@ -42,9 +43,6 @@ SHARED = "/shared/"
 """Beginnings of the names of annotations (RFC 5464 section 3.2), without which Dovecot tells them."""
 
 DOVECOTS_OWN = "vendor/vendor.dovecot/"
-
-ESCAPED_SEPARATOR = "%2f"
-"""A separator within a level of a name, which Dovecot allows where its own separator is another one."""
 
 SYNCED_MAX = 100_000
 """Mailboxes whose last sync is remembered: 20 MB."""
@@ -72,16 +70,6 @@ class LastSyncs:
     def find(self, peer: str, mailbox_id: bytes) -> tuple[int, int] | None:
         """Return MODSEQ and time of the last sync, if they are known."""
         return self._known.get((peer, mailbox_id))
-
-
-def levels_of(name: str) -> Name:
-    """Return the levels of a folder's name."""
-    return tuple(level.replace(ESCAPED_SEPARATOR, SEPARATOR) for level in name.split(SEPARATOR))
-
-
-def name_of(levels: Name) -> str:
-    """Return the folder's name that has these levels."""
-    return SEPARATOR.join(level.replace(SEPARATOR, ESCAPED_SEPARATOR) for level in levels)
 
 
 class MailReplica:
@@ -140,47 +128,6 @@ class MailReplica:
         yield box
         modseq = (await box.numbers()).highestmodseq
         self._last_syncs.note(peer, mailbox_id, modseq, self._clock_ms())
-
-
-def tree_of(changes: TreeChanges) -> Tree:
-    """Return a user's folders and subscriptions as dsync tells them."""
-    living = {one.name: one for one in changes.folders if not one.deleted}
-    subscriptions = {one.name: one for one in changes.subscriptions}
-    nodes = dict[Name, TreeNode]()
-    for name in living.keys() | {name for name, one in subscriptions.items() if one.subscribed}:
-        folder, subscription = living.get(name), subscriptions.get(name)
-        levels = levels_of(name)
-        nodes[levels] = TreeNode(
-            levels,
-            folder is not None,
-            None if folder is None else folder.mailbox_id,
-            0 if folder is None else folder.uidvalidity,
-            1 if folder is None else folder.uidnext,
-            0 if folder is None else folder.changed_ms // 1000,
-            subscription is not None and subscription.subscribed,
-            0 if subscription is None else subscription.changed_ms // 1000,
-        )
-    for name in living:
-        for levels in _above(levels_of(name)):
-            nodes.setdefault(levels, TreeNode(levels))
-    deleted = [one for one in changes.folders if one.deleted]
-    return Tree(
-        nodes,
-        Deletions(
-            SEPARATOR,
-            {one.mailbox_id: one.changed_ms // 1000 for one in deleted},
-            {_hash_of(one.name): one.changed_ms // 1000 for one in deleted if levels_of(one.name) not in nodes},
-            {_hash_of(one.name): one.changed_ms // 1000 for one in subscriptions.values() if not one.subscribed},
-        ),
-    )
-
-
-def _above(levels: Name) -> Iterator[Name]:
-    return (levels[:length] for length in range(1, len(levels)))
-
-
-def _hash_of(name: str) -> bytes:
-    return name_hash(levels_of(name), SEPARATOR)
 
 
 async def with_uidvalidity(mail: CoreMailStore, folder: Folder, uidvalidity: int) -> Folder:

@@ -9,31 +9,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.rules.tree import Step, Tree
 from replicator.dsync.wire.items import Attribute, Mailbox
-
-NO_FLAGS: frozenset[str] = frozenset()
-
-
-class StoredMail(NamedTuple):
-    """A mail of a mailbox."""
-
-    uid: int
-    guid: bytes
-    modseq: int
-    flags: frozenset[str]
-    received_s: int
-    saved_s: int
-
-
-@dataclass(frozen=True, slots=True)
-class FlagChanges:
-    """Flags of a mail that users have set and cleared since a MODSEQ."""
-
-    added: frozenset[str] = NO_FLAGS
-    removed: frozenset[str] = NO_FLAGS
 
 
 @dataclass(frozen=True, slots=True)

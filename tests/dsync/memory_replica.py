@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from replicator.dsync.replica import NO_FLAGS, FlagChanges, SavedAs, StoredMail
+from replicator.dsync.replica import SavedAs
+from replicator.dsync.rules.stored_mail import NO_FLAGS, FlagChanges, StoredMail
 from replicator.dsync.rules.tree import INBOX, Adopt, Create, Delete, Name, Rename, Step, Subscribe, Tree, name_hash
 from replicator.dsync.wire.items import Attribute, Deletions, Mailbox, TreeNode
 from replicator.errors import FolderExistsError, FolderNotFoundError

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.dsync.replica import StoredMail
 from replicator.dsync.rules.backup import plan_backup
 from replicator.dsync.rules.mailbox import Known
+from replicator.dsync.rules.stored_mail import StoredMail
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange
 
 Mails = dict[int, tuple[bytes, frozenset[str]]]

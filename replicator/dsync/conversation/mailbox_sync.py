@@ -18,10 +18,11 @@ import trio
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.conversation.placement import Placement
 from replicator.dsync.errors import DsyncError
-from replicator.dsync.replica import FlagChanges, ReplicaMailbox, StoredMail
+from replicator.dsync.replica import ReplicaMailbox
 from replicator.dsync.rules.attributes import attributes_to_take, attributes_to_tell
 from replicator.dsync.rules.backup import plan_backup
 from replicator.dsync.rules.mailbox import Known, Plan, plan_merge
+from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import (
     Attribute,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from replicator.dsync.replica import FlagChanges, StoredMail
 from replicator.dsync.rules.common import last_common_uid
 from replicator.dsync.rules.flags import FlagSide, merged_flags
 from replicator.dsync.rules.new_mails import NewMail, Placed, place
+from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange
 
 NO_CHANGES = FlagChanges()
