@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.dsync.replica import NO_FLAGS, StoredMail
 from replicator.dsync.rules.common import last_common_uid
 from replicator.dsync.rules.copies import COPIES_MAX, with_own_guids
 from replicator.dsync.rules.flags import FlagSide, merged_flags
 from replicator.dsync.rules.mailbox import Known, Plan, plan_merge
 from replicator.dsync.rules.new_mails import NewMail, Placed, place
+from replicator.dsync.rules.stored_mail import NO_FLAGS, StoredMail
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange
 
 FLAGS = st.frozensets(st.sampled_from("abc"))

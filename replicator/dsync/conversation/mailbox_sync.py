@@ -18,10 +18,12 @@ import trio
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.conversation.placement import Placement
 from replicator.dsync.errors import DsyncError
-from replicator.dsync.replica import FlagChanges, ReplicaMailbox, StoredMail
+from replicator.dsync.replica import ReplicaMailbox
+from replicator.dsync.rules.attributes import attributes_to_take, attributes_to_tell
 from replicator.dsync.rules.backup import plan_backup
 from replicator.dsync.rules.copies import with_own_guids
 from replicator.dsync.rules.mailbox import Known, Plan, plan_merge
+from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import (
     Attribute,
@@ -43,6 +45,8 @@ MOVE_S = 10.0
 """Seconds in which mail that came meanwhile is moved, even where the sync breaks off."""
 
 ATTRIBUTES_MAX = 1_000
+ATTRIBUTE_BYTES_MAX = 64 << 10
+"""Annotations of a mailbox, which are in memory, and the octets of each: as many as a folder here can have."""
 
 T = TypeVar("T")
 
@@ -77,13 +81,14 @@ class MailboxSync:
         known = await self._known()
         tells, takes = direction in {Direction.BOTH, Direction.THERE}, direction is not Direction.THERE
         plan, requests = Plan(uidnext=known.numbers.uidnext, common_uid=known.numbers.uidnext - 1), list[MailRequest]()
-        changes = list[MailChange]()
+        changes, attributes = list[MailChange](), list[Attribute]()
         if takes:
-            await self._take_attributes()
+            attributes = await self._attributes()
             changes = await self._changes()
             changes = await _computed(partial(self._with_own_guids, known, changes), len(changes))
+        own = await self._box.attributes()
         if tells:
-            await self._tell_attributes()
+            await self._tell_attributes(own)
             await self._tell_changes(known, changes)
         if takes:
             plan = await _computed(partial(self._plan, known, changes, direction), len(known.mails) + len(changes))
@@ -93,10 +98,12 @@ class MailboxSync:
             await self._send_mails(known.mails, requests)
         if takes:
             await self._carry_out(plan)
+            for attribute in attributes_to_take(own, attributes, self._state):
+                await self._box.set_attribute(attribute)
         state = await self._new_state(plan, direction)
         await self._peer.send(state)
         theirs = await self._peer.one(MailboxState)
-        common_uid = 0 if direction is Direction.HERE else min(state.last_common_uid, theirs.last_common_uid)
+        common_uid = min(state.last_common_uid, theirs.last_common_uid)
         common_modseq = min(state.last_common_modseq, theirs.last_common_modseq) if tells else 0
         await self._box.synced(common_uid, common_modseq)
         return bool(plan.expunged or plan.flags or plan.placed or requests or state.changes_during_sync)
@@ -104,10 +111,7 @@ class MailboxSync:
     def _plan(self, known: Known, changes: Sequence[MailChange], direction: Direction) -> Plan:
         if direction is not Direction.BACKUP_HERE:
             return plan_merge(known, self._theirs, changes, self._names, self._state)
-        plan = plan_backup(known, self._theirs, changes, self._state)
-        if plan is None:
-            raise DsyncError("a folder is not as the last backup has left it: run the backup without a state")
-        return plan
+        return plan_backup(known, self._theirs, changes, self._state)
 
     async def _request(self, plan: Plan) -> None:
         wanted = {self._names.get(guid, guid): change.uid for guid, change in plan.wanted.items()}
@@ -128,7 +132,9 @@ class MailboxSync:
 
     # ---- telling
 
-    async def _tell_attributes(self) -> None:
+    async def _tell_attributes(self, own: Sequence[Attribute]) -> None:
+        for attribute in attributes_to_tell(own, self._state):
+            await self._peer.send(attribute)
         await self._peer.end_list()
 
     async def _tell_changes(self, known: Known, theirs: Sequence[MailChange]) -> None:
@@ -161,15 +167,22 @@ class MailboxSync:
 
     # ---- taking
 
-    async def _take_attributes(self) -> None:
-        number = 0
+    async def _attributes(self) -> list[Attribute]:
+        """Return the master's annotations, without those whose values are too large for this side."""
+        found = list[Attribute]()
+        size_bytes = 0
         while (attribute := await self._peer.one_or_end(Attribute)) is not None:
-            number += 1
-            if number > ATTRIBUTES_MAX:
-                raise DsyncError(f"the peer sent more than {ATTRIBUTES_MAX} annotations of a mailbox")
             if attribute.streams:
-                async for _ in self._peer.text():
-                    pass
+                value = bytearray()
+                async for piece in self._peer.text():
+                    value += piece[: ATTRIBUTE_BYTES_MAX + 1 - len(value)]
+                attribute = replace(attribute, value=value.decode(errors="surrogateescape"), streams=False)
+            size_bytes += len(attribute.value or "")
+            if len(attribute.value or "") <= ATTRIBUTE_BYTES_MAX:
+                found.append(attribute)
+            if len(found) > ATTRIBUTES_MAX or size_bytes > ATTRIBUTES_MAX * ATTRIBUTE_BYTES_MAX:
+                raise DsyncError("the peer sent too many annotations of a mailbox")
+        return found
 
     async def _changes(self) -> list[MailChange]:
         """Return the master's changes, with GUIDs as this side writes them."""
@@ -235,6 +248,8 @@ class MailboxSync:
         """Return up to where both sides are equal now: only up to the old mails if others have changed the mailbox."""
         after = await self._box.numbers()
         own = self._own
+        if plan.own_uids or direction is Direction.HERE:  # UIDs differ, or the master lacks mails of this side
+            return MailboxState(own.mailbox_id, own.uidvalidity, 0, 0, after.messages)
         is_alone = after.uidnext == plan.uidnext and not self._has_strangers
         common_modseq = own.highestmodseq if direction is Direction.THERE else self._theirs.highestmodseq
         return MailboxState(

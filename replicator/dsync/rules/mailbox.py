@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from replicator.dsync.replica import FlagChanges, StoredMail
 from replicator.dsync.rules.common import last_common_uid
 from replicator.dsync.rules.copies import is_copy
 from replicator.dsync.rules.flags import FlagSide, flag_difference, merged_flags
 from replicator.dsync.rules.new_mails import NewMail, Placed, place
+from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange
 
 NO_CHANGES = FlagChanges()
@@ -38,6 +38,7 @@ class Plan:
     uidnext: int = 1
     common_uid: int = 0
     wanted: dict[str, MailChange] = field(default_factory=dict)  # mails of the master's to be fetched, by GUID
+    own_uids: bool = False  # mails have other UIDs here than at the master, so no common UID can be told
 
 
 def plan_merge(
@@ -143,9 +144,14 @@ def _merge_flags(plan: Plan, uid: int, change: MailChange, mail: StoredMail, kno
         FlagSide(change.flags, change.modseq, change.added, change.removed),
         FlagSide(mail.flags, mail.modseq, ours.added, ours.removed),
     )
-    added, removed = flag_difference(mail.flags, flags)
+    change_flags(plan, mail, flags)
+
+
+def change_flags(plan: Plan, mail: StoredMail, wanted: frozenset[str]) -> None:
+    """Note the changes after which a mail has these flags, if it has others now."""
+    added, removed = flag_difference(mail.flags, wanted)
     if added or removed:
-        plan.flags[uid] = FlagChanges(added, removed)
+        plan.flags[mail.uid] = FlagChanges(added, removed)
 
 
 def _takes(expunge: MailChange, mail: StoredMail, since: int) -> bool:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from hashlib import sha1
 from typing import TypeAlias
 
-from replicator.dsync.wire.items import UID_MAX, Deletions, TreeNode
+from replicator.dsync.wire.fields import UID_MAX
+from replicator.dsync.wire.items import Deletions, TreeNode
 
 Name: TypeAlias = tuple[str, ...]
 """Levels of a folder's name."""
@@ -114,13 +115,10 @@ def replacing_steps(own: Tree, peer: Tree) -> Iterator[Step]:
     theirs = peer.boxes()
     ours = dict[bytes, Name]()
     for one, node in own.boxes().items():
-        source = theirs.get(one)
-        if node.name == INBOX:
+        if node.name == INBOX or one in theirs:
             ours[one] = node.name
-        elif source is None or source.uidvalidity != node.uidvalidity or node.uidnext > source.uidnext:
-            yield Delete(node.name, one, UID_MAX)
         else:
-            ours[one] = node.name
+            yield Delete(node.name, one, UID_MAX)
     targets = {one: INBOX if name == INBOX else theirs[one].name for one, name in ours.items()}
     yield from _renames(ours, targets)
     inbox = {node.name: one for one, node in own.boxes().items() if node.name == INBOX}
