@@ -17,11 +17,12 @@ from replicator.dsync.rules.mailbox import Known
 from replicator.dsync.rules.tree import Adopt, Delete
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import ChangeType, MailboxState, MailChange
+from replicator.errors import UnavailableError
 from replicator.mail.last_changes import MailboxChanges
-from replicator.mail.mailstore import Folder, NewMessage
+from replicator.mail.mailstore import Folder, NewMessage, SavedMessage
 from tests.dsync.dovecot import PASSWORD, Dovecot, dovecot, needs_dovecot
 from tests.dsync.sides import USER, DovecotSide, Master, NodeSide, door, node_replicas
-from tests.one_node import HookedMail, one_node
+from tests.one_node import HookedMail, nothing, one_node
 
 pytestmark = needs_dovecot
 
@@ -99,6 +100,35 @@ async def test_a_delivery_during_a_sync_stays(two: Two, kind: str, more: int) ->
     await two.become_equal(kind)
     assert b"Subject: meanwhile\r\n\r\n" in await two.mail.bodies(USER)
     assert len(await two.there.shown()) == 4 + more
+
+
+async def test_a_delivery_during_a_sync_that_breaks_off_stays(two: Two) -> None:
+    await two.saves("1", "2")
+    await two.become_equal("c")
+    await two.saves("3", "4")
+    await two.there.expunge(3)
+    await two.there.expunge(4)
+    await two.saves("5\r\n" + 70_000 * "x", "6\r\n" + 70_000 * "x")
+    delivered = list[SavedMessage]()
+
+    async def deliver_and_fail(_user: str) -> None:
+        two.mail.before_change = nothing
+        if not delivered:
+            delivered.append(await two.mail.deliver(USER, NewMessage(b"Subject: meanwhile\r\n\r\n")))
+            two.mail.before_change = deliver_and_fail
+        else:
+            raise UnavailableError("the disk is slow")
+
+    two.mail.before_change = deliver_and_fail
+    assert (await two.master.sync()).returncode == 75
+    assert delivered[0].uid == 3
+    uids = {guid: uid for uid, guid, _ in await two.here.shown()}
+    assert len(uids) == 4
+    assert max(uids.values()) >= 7, "above the mails of the sync"
+    assert 3 not in uids.values()
+    await two.become_equal("c")
+    assert b"Subject: meanwhile\r\n\r\n" in await two.mail.bodies(USER)
+    assert len(await two.there.shown()) == 5
 
 
 async def test_flags_that_are_set_during_a_sync_stay(two: Two) -> None:
