@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 
 from replicator.dsync.errors import DsyncError
 from replicator.dsync.wire.values import decode_list, encode_list
@@ -22,8 +23,9 @@ GUID_MAX = 255
 
 NO_SIZE = "ffffffffffffffff"
 _BITS = {1: "\\Answered", 2: "\\Flagged", 4: "\\Deleted", 8: "\\Seen", 16: "\\Draft"}
+_KNOWN_BITS = sum(_BITS)
 _RECENT = 32
-_NUMBER = re.compile("[0-9]{1,20}")
+NUMBER_DIGITS = 20
 _HEX = re.compile("[0-9a-f]{1,16}")
 _ID = re.compile("[0-9a-f]{32}")
 
@@ -50,13 +52,13 @@ class Fields:
 
     def number(self, name: str, default: int | None = None, most: int = NUMBER_MAX) -> int:
         """Return a decimal number. Raises DsyncError."""
-        value = self.find(name)
+        value = self._values.get(name)
         if value is None and default is not None:
             return default
-        value = self.text(name)
-        if _NUMBER.fullmatch(value) is None or int(value) > most:
+        value = value if value is not None else self.text(name)
+        if not _is_number(value) or (number := int(value)) > most:
             raise self._wrong(name, value)
-        return int(value)
+        return number
 
     def hexadecimal(self, name: str) -> int:
         """Return a hexadecimal number; absent is 0. Raises DsyncError."""
@@ -87,6 +89,10 @@ class Fields:
 
     def _wrong(self, name: str, value: str) -> DsyncError:
         return DsyncError(f"the peer sent {value[:80]!r} as {name} in a record {self._letter}")
+
+
+def _is_number(value: str) -> bool:
+    return value.isascii() and value.isdecimal() and len(value) <= NUMBER_DIGITS
 
 
 def _set(is_set: bool) -> str | None:  # noqa: FBT001
@@ -252,7 +258,7 @@ class Deletions:
 def _times(text: str) -> Mapping[bytes, int]:
     words = text.split(" ") if text else []
     ids, times = words[::2], words[1::2]
-    if len(ids) != len(times) or not all(map(_ID.fullmatch, ids)) or not all(map(_NUMBER.fullmatch, times)):
+    if len(ids) != len(times) or not all(map(_ID.fullmatch, ids)) or not all(map(_is_number, times)):
         raise DsyncError("the peer sent a list of deletions that is none")
     return {bytes.fromhex(one): int(time) for one, time in zip(ids, times, strict=True)}
 
@@ -429,8 +435,13 @@ class MailChange:
         }
 
 
-def _flags(bits: int) -> frozenset[str]:
+@cache
+def _flags_of(bits: int) -> frozenset[str]:
     return frozenset(flag for bit, flag in _BITS.items() if bits & bit)
+
+
+def _flags(bits: int) -> frozenset[str]:
+    return _flags_of(bits & _KNOWN_BITS)
 
 
 def _bits(flags: frozenset[str], more: int = 0) -> str | None:
@@ -440,6 +451,8 @@ def _bits(flags: frozenset[str], more: int = 0) -> str | None:
 
 def _keywords(changes: Sequence[str]) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
     """Return the keywords that a mail has, those that it was given, and those that were taken from it."""
+    if not changes:
+        return NO_FLAGS, NO_FLAGS, NO_FLAGS
     for change in changes:
         if change[:1] not in tuple("+-=&") or len(change) < 2:
             raise DsyncError("the peer sent a change of a keyword that is none")
