@@ -31,7 +31,7 @@ BATCH_MAX = 64
 """Mails saved together: each time waits for disks."""
 
 ASIDE = " (dsync)"
-"""End of the name of a folder in which mail waits while its own folder is replaced, or gives it other UIDs."""
+"""End of the name of a folder in which mail waits while its own folder is replaced."""
 
 ESCAPED_SEPARATOR = "%2f"
 """A separator within a level of a name, which Dovecot allows where its own separator is another one."""
@@ -288,7 +288,8 @@ class MailReplicaMailbox:
 
     async def move(self, uids: Mapping[int, int]) -> None:
         """See `ReplicaMailbox`."""
-        await self._mail.renumber(await self._view(), uids)
+        for some in _ascending(uids):
+            await self._mail.renumber(await self._view(), some)
 
     async def expunge(self, uids: Sequence[int]) -> None:
         """See `ReplicaMailbox`."""
@@ -320,6 +321,18 @@ class MailReplicaMailbox:
         """Return the mailbox as it is once all mails are saved."""
         await self._save_batch()
         return await self._mail.open_mailbox(self._folder)
+
+
+def _ascending(uids: Mapping[int, int]) -> Iterator[dict[int, int]]:
+    """Yield parts of it in which the keys ascend, too: the store gives new UIDs in their order."""
+    some = dict[int, int]()
+    for old, new in uids.items():
+        if some and old < next(reversed(some)):
+            yield some
+            some = {}
+        some[old] = new
+    if some:
+        yield some
 
 
 def _stored(message: Message) -> StoredMail:

@@ -120,10 +120,7 @@ class MailboxSync:
         await self._peer.end_list()
 
     async def _tell_changes(self, known: Known, theirs: Sequence[MailChange]) -> None:
-        r"""Tell this side's changes.
-
-        Mails that are `\Recent` there are told so, or Dovecot would take that for news.
-        """
+        r"""Tell this side's changes, and which mails are `\Recent` there: else Dovecot takes them for changed."""
         recent = {change.uid for change in theirs if change.recent}
         for change in await _computed(partial(changes_to_tell, known, self._state), len(known.mails)):
             await self._peer.send(replace(change, recent=True) if change.uid in recent else change)
