@@ -1,7 +1,8 @@
 """The server side of a doveadm connection over TCP, without I/O, up to where dsync begins.
 
-Feed it with `receive`, then call `advance`, which returns an attempt to log in, and after `admit` the command, once it is
-here. `take_output` returns the bytes to send. The version is not told to the client: it would have the rest wrapped in channels.
+Feed it with `receive`, then call `advance`, which returns an attempt to log in, and after `admit` the command, once it
+is here. `take_output` returns the bytes to send. The version is not told to the client: it would have the rest wrapped
+in channels.
 """
 
 from __future__ import annotations
