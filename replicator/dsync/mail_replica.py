@@ -14,11 +14,12 @@ import trio
 
 from protocol.units import KIB, MIB
 from protocol.values import UidSet
+from replicator.dsync.kept_keywords import KeptKeywords
 from replicator.dsync.replica import FlagChanges, SavedAs, StoredMail
 from replicator.dsync.rules.tree import Adopt, Create, Delete, Name, Rename, Step, Subscribe, Tree, name_hash
 from replicator.dsync.wire.items import Deletions, Mailbox, TreeNode
 from replicator.errors import FolderExistsError
-from replicator.mail.flags import SYSTEM_FLAGS, is_keyword
+from replicator.mail.flags import SYSTEM_FLAGS, keywords
 from replicator.mail.last_changes import TreeChanges
 from replicator.mail.mailstore import INBOX, SEPARATOR, CoreMailStore, Folder, NewMessage, ReceivedBody
 from replicator.mail.view import MailboxView, Message
@@ -39,6 +40,7 @@ ESCAPED_SEPARATOR = "%2f"
 SYNCED_MAX = 100_000
 """Mailboxes whose last sync is remembered: 20 MB."""
 
+_SYSTEM_FLAGS = frozenset(SYSTEM_FLAGS)
 _UIDS_OF_ALL = UidSet.of_ranges([(1, 2**32 - 1)])
 
 
@@ -146,6 +148,7 @@ class MailReplica:
             return
         box = MailReplicaMailbox(self._mail, folder, mailbox_id, self._last_syncs.find(peer, mailbox_id))
         yield box
+        box.tell_left_out()
         modseq = (await box.numbers()).highestmodseq
         self._last_syncs.note(peer, mailbox_id, modseq, self._clock_ms())
 
@@ -217,6 +220,7 @@ class MailReplicaMailbox:
         self._last_sync = last_sync
         self._batch: list[NewMessage] = []
         self._batch_bytes = 0
+        self._keywords: KeptKeywords | None = None  # once a mail is to have some
 
     async def numbers(self) -> Mailbox:
         """See `ReplicaMailbox`."""
@@ -279,7 +283,21 @@ class MailReplicaMailbox:
             await self._mail.save(self._folder, await self._new(mail, await sink.finish()))
 
     async def _new(self, mail: SavedAs, body: bytes | ReceivedBody) -> NewMessage:
-        return NewMessage(body, usable(mail.flags), mail.received_s * 1000, mail.uid, mail.guid)
+        flags = await self._usable(mail.flags)
+        return NewMessage(body, flags, mail.received_s * 1000, mail.uid, mail.guid)
+
+    async def _usable(self, flags: frozenset[str]) -> frozenset[str]:
+        """Return those of the flags that a mail here can have."""
+        if self._keywords is None:
+            if flags <= _SYSTEM_FLAGS:
+                return flags
+            self._keywords = KeptKeywords(keywords(await self._mail.open_mailbox(self._folder)))
+        return self._keywords.of(flags)
+
+    def tell_left_out(self) -> None:
+        """Log which keywords of the peer's were left out."""
+        if self._keywords is not None:
+            self._keywords.tell(self._folder)
 
     async def _save_batch(self) -> None:
         batch, self._batch, self._batch_bytes = self._batch, [], 0
@@ -302,8 +320,10 @@ class MailReplicaMailbox:
         for uid, wanted in flags.items():
             message = view.messages.get(uid)
             if message is not None:
-                change = usable(wanted) - message.flags, message.flags - wanted
-                alike.setdefault(change, []).append(uid)
+                usable = await self._usable(wanted)
+                change = usable - message.flags, message.flags - usable
+                if any(change):
+                    alike.setdefault(change, []).append(uid)
         for (added, removed), uids in alike.items():
             await self._mail.store_flags(view, UidSet.of(uids), added=added, removed=removed)
 
@@ -339,8 +359,3 @@ def _stored(message: Message) -> StoredMail:
     received_ms, saved_ms = message.received_ms, message.saved_ms
     saved_s = (received_ms if saved_ms is None else saved_ms) // 1000
     return StoredMail(message.uid, message.guid, message.modseq, message.flags, received_ms // 1000, saved_s)
-
-
-def usable(flags: frozenset[str]) -> frozenset[str]:
-    """Return those of the flags that a mail here can have."""
-    return frozenset(flag for flag in flags if flag in SYSTEM_FLAGS or is_keyword(flag))

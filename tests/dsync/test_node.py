@@ -14,6 +14,7 @@ import trio
 from replicator.config import Address, DoveadmConfig, ListenConfig, default_config
 from replicator.dsync.mail_replica import ASIDE
 from replicator.errors import MailError
+from replicator.mail.flags import MAX_KEYWORDS
 from replicator.mail.mailstore import NewMessage
 from replicator.users import add_user
 from tests.dsync.dovecot import MAILDIR, PASSWORD, REPLICATOR, SDBOX, Dovecot, dovecot, needs_dovecot
@@ -142,6 +143,31 @@ async def test_large_mails_pass_through(tmp_path: Path) -> None:
             await mail.save(await mail.folder(USER, "INBOX"), NewMessage(large))
             assert (await master.sync()).returncode == 0
             assert server.text(USER, 2) == large
+
+
+async def test_a_folder_gets_no_more_keywords_than_it_may_have(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = [f"k{number:03}" for number in range(MAX_KEYWORDS + 20)]
+    with dovecot() as server:
+        async with one_node(tmp_path) as mail, door(node_replicas(mail, now_ms)) as address:
+            master = Master(server, address)
+            for uid in (1, 2):
+                server.save(USER, b"Subject: %d\r\n\r\n" % uid)
+                assert (await master.sync()).returncode == 0
+                server.do("flags", "add", "-u", USER, " ".join(words), "mailbox", "INBOX", "uid", str(uid))
+                assert (await master.sync()).returncode == 0
+            server.save(USER, b"Subject: 3\r\n\r\n")
+            server.do("flags", "add", "-u", USER, " ".join(reversed(words)), "mailbox", "INBOX", "uid", "3")
+            for _ in range(2):
+                assert (await master.sync()).returncode == 0
+            shown = await NodeSide(mail).shown()
+            assert [len(flags) for _, _, flags in shown] == [MAX_KEYWORDS] * 3
+            assert len(frozenset[str]().union(*(flags for _, _, flags in shown))) == MAX_KEYWORDS
+            lines = [one.message for one in caplog.records if "were left out" in one.message]
+            assert len(lines) == 5, "one for each sync of the folder"
+            assert "were left out 20 times: user=u1 folder=INBOX keywords=" in lines[0]
+            assert [len(flags) for _, _, flags in server.mails(USER)] == [len(words)] * 3, "Dovecot keeps them"
 
 
 async def test_backups_of_a_node(tmp_path: Path) -> None:
