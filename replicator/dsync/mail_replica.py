@@ -18,7 +18,7 @@ from replicator.dsync.kept_keywords import KeptKeywords
 from replicator.dsync.replica import FlagChanges, SavedAs, StoredMail
 from replicator.dsync.rules.tree import Adopt, Create, Delete, Name, Rename, Step, Subscribe, Tree, name_hash
 from replicator.dsync.wire.items import Deletions, Mailbox, TreeNode
-from replicator.errors import FolderExistsError
+from replicator.errors import FolderExistsError, InvalidNameError
 from replicator.mail.flags import SYSTEM_FLAGS, keywords
 from replicator.mail.last_changes import TreeChanges
 from replicator.mail.mailstore import INBOX, SEPARATOR, CoreMailStore, Folder, NewMessage, ReceivedBody
@@ -200,7 +200,7 @@ async def with_uidvalidity(mail: CoreMailStore, folder: Folder, uidvalidity: int
         return folder
     try:
         return await mail.keep_uidvalidity(folder, uidvalidity)
-    except FolderExistsError:
+    except (FolderExistsError, InvalidNameError):
         return folder
 
 

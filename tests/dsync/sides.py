@@ -134,7 +134,10 @@ async def password() -> bytes:
     return PASSWORD.encode()
 
 
-def served(replica_of: Callable[[str], Replica]) -> Callable[[trio.abc.Stream], Awaitable[None]]:
+ReplicaOf = Callable[[str], Replica]
+
+
+def served(replica_of: ReplicaOf) -> Callable[[trio.abc.Stream], Awaitable[None]]:
     """Return the handler of connections."""
     return DsyncServer(DsyncServices(Names(USER, "u2"), replica_of, password, "zz-test")).serve
 

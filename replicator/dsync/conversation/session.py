@@ -15,6 +15,7 @@ from replicator.dsync.rules.tree import Adopt, Step, Tree, merging_steps, replac
 from replicator.dsync.wire.items import Deletions, Finish, Handshake, Mailbox, MailboxState, TreeNode
 from replicator.dsync.wire.reader import Mark
 from replicator.errors import MailError
+from resync.state import RAISED_MODSEQ_MAX, why_not_raise
 
 log = logging.getLogger(__name__)
 
@@ -142,6 +143,10 @@ class Session:
                 self._full_resync = True
                 await self._peer.send(Mailbox.lacking(theirs.mailbox_id))
                 return
+            if (wrong := _out_of_range(own, theirs)) is not None:
+                log.warning("a folder stays different: %s: %s", theirs.mailbox_id.hex(), wrong)
+                await self._peer.send(Mailbox.lacking(theirs.mailbox_id))
+                return
             is_settled = self._wish.sync_type == CHANGED and self._settled.has(self._wish.hostname, own, theirs)
             if not is_settled and own.equals(theirs):
                 own = replace(
@@ -179,6 +184,15 @@ def _is_stale(own: Mailbox, theirs: Mailbox, state: MailboxState | None) -> bool
         or own.uidnext < state.last_common_uid
         or own.highestmodseq < state.last_common_modseq
     )
+
+
+def _out_of_range(own: Mailbox, theirs: Mailbox) -> str | None:
+    """Return why this side cannot take over the master's numbers; None if it can."""
+    if why_not_raise(max(theirs.uidnext, own.uidnext), own.uidnext) is not None:
+        return f"its UIDNEXT, {theirs.uidnext}, leaves too few UIDs"
+    if theirs.highestmodseq > max(own.highestmodseq, RAISED_MODSEQ_MAX):
+        return f"its HIGHESTMODSEQ, {theirs.highestmodseq}, is above {RAISED_MODSEQ_MAX}"
+    return None
 
 
 def _in_force(state: MailboxState | None) -> MailboxState | None:

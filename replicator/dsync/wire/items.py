@@ -21,6 +21,9 @@ NUMBER_MAX = 2**63 - 1
 GUID_MAX = 255
 """Characters of a mail's GUID: Dovecot's own are 32, or the name of a file in a Maildir."""
 
+DATE_MAX_S = 253_402_300_799
+"""The last second of the year 9999: IMAP shows no later one."""
+
 NO_SIZE = "ffffffffffffffff"
 _BITS = {1: "\\Answered", 2: "\\Flagged", 4: "\\Deleted", 8: "\\Seen", 16: "\\Draft"}
 _KNOWN_BITS = sum(_BITS)
@@ -508,8 +511,8 @@ class Mail:
         return cls(
             fields.guid("guid"),
             fields.number("uid", 0, UID_MAX),
-            fields.number("received_date", 0),
-            fields.number("saved_date", 0),
+            min(fields.number("received_date", 0), DATE_MAX_S),
+            min(fields.number("saved_date", 0), DATE_MAX_S),
             fields.is_set("stream"),
         )
 
