@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import BinaryIO
 
 import trio
 
@@ -79,15 +80,25 @@ def name_of(levels: Name) -> str:
 class MailReplica:
     """The mail of one user."""
 
-    def __init__(self, mail: CoreMailStore, user: str, last_syncs: LastSyncs, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        mail: CoreMailStore,
+        user: str,
+        last_syncs: LastSyncs,
+        clock_ms: Callable[[], int],
+        open_scratch: Callable[[], BinaryIO],
+    ) -> None:
+        """`open_scratch` opens a nameless file, or raises OSError."""
         self._mail = mail
+        self._open_scratch = open_scratch
         self._user = user
         self._last_syncs = last_syncs
         self._clock_ms = clock_ms
 
     async def tree(self) -> Tree:
         """See `Replica`."""
-        return tree_of(await self._mail.tree_changes(self._user))
+        changes = await self._mail.tree_changes(self._user)
+        return await trio.to_thread.run_sync(tree_of, changes)
 
     async def carry_out(self, step: Step) -> None:
         """See `Replica`."""
@@ -146,7 +157,8 @@ class MailReplica:
         if folder is None:
             yield None
             return
-        box = MailReplicaMailbox(self._mail, folder, mailbox_id, self._last_syncs.find(peer, mailbox_id))
+        last_sync = self._last_syncs.find(peer, mailbox_id)
+        box = MailReplicaMailbox(self._mail, folder, mailbox_id, last_sync, self._open_scratch)
         yield box
         box.tell_left_out()
         modseq = (await box.numbers()).highestmodseq
@@ -213,7 +225,15 @@ async def _move_all(mail: CoreMailStore, source: Folder, destination: Folder) ->
 class MailReplicaMailbox:
     """One mailbox during a sync. `last_sync`: MODSEQ and time, if they are known."""
 
-    def __init__(self, mail: CoreMailStore, folder: Folder, guid: bytes, last_sync: tuple[int, int] | None) -> None:
+    def __init__(
+        self,
+        mail: CoreMailStore,
+        folder: Folder,
+        guid: bytes,
+        last_sync: tuple[int, int] | None,
+        open_scratch: Callable[[], BinaryIO],
+    ) -> None:
+        self.open_scratch = open_scratch
         self._mail = mail
         self._folder = folder
         self._guid = guid
@@ -260,6 +280,11 @@ class MailReplicaMailbox:
         body = await self._mail.read_body(message)
         await body.check(0, body.skeleton.size_bytes)
         return body.read(0, body.skeleton.size_bytes)
+
+    async def check_room(self, mails: int, size_bytes: int) -> None:
+        """See `ReplicaMailbox`."""
+        await self._save_batch()
+        await self._mail.check_quota(self._folder.user, mails, size_bytes)
 
     async def save(self, mail: SavedAs, text: AsyncIterator[bytes]) -> None:
         """See `ReplicaMailbox`. Small mails are saved together, at the latest by the next call of another method."""

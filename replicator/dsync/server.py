@@ -199,7 +199,10 @@ class _Connection:
         except (DsyncError, MailError) as error:
             self._tell("failed", str(error))
         else:
-            self._tell("done", None)
+            if session.different:
+                self._tell("different", f"{session.different} folders stay different")
+            else:
+                self._tell("done", None)
 
     async def _flush(self, machine: DoveadmMachine) -> None:
         output = machine.take_output()
@@ -211,5 +214,5 @@ class _Connection:
         """Count and log how a sync has ended."""
         self._services.metrics.ended(result)
         fields = {"result": result, "user": self._user, "client": self._address or None, "reason": reason}
-        level = logging.WARNING if result == "failed" else logging.INFO
+        level = logging.WARNING if result in {"failed", "different"} else logging.INFO
         log.log(level, "sync %s", LogFields({name: value for name, value in fields.items() if value is not None}))

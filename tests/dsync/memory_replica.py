@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from tempfile import TemporaryFile
+from typing import BinaryIO
+
+import trio
 
 from replicator.dsync.replica import NO_FLAGS, FlagChanges, SavedAs, StoredMail
 from replicator.dsync.rules.tree import INBOX, Adopt, Create, Delete, Name, Rename, Step, Subscribe, Tree, name_hash
@@ -24,6 +28,7 @@ class MemoryMailbox:
     texts: dict[bytes, bytes] = field(default_factory=dict)
     gone: dict[int, tuple[int, bytes]] = field(default_factory=dict)  # MODSEQ and GUID, by UID
     flag_log: list[tuple[int, int, str, bool]] = field(default_factory=list)  # MODSEQ, UID, flag, set?
+    checked: tuple[int, int] = 0, 0  # mails and bytes for which there was to be room, the last time
     reads: int = 0  # how often a sync has read all mails
 
     def next_modseq(self) -> int:
@@ -71,6 +76,13 @@ class MemoryMailbox:
 
     async def text(self, mail: StoredMail) -> AsyncIterator[bytes] | None:
         return _pieces(self.texts[mail.guid]) if mail.uid in self.stored else None
+
+    async def check_room(self, mails: int, size_bytes: int) -> None:
+        self.checked = mails, size_bytes
+        await trio.lowlevel.checkpoint()
+
+    def open_scratch(self) -> BinaryIO:
+        return TemporaryFile()
 
     async def save(self, mail: SavedAs, text: AsyncIterator[bytes]) -> None:
         whole = b"".join([piece async for piece in text])

@@ -29,6 +29,7 @@ from tests.dsync.dovecot import PASSWORD
 from tests.dsync.sides import USER, ReplicaOf, served
 
 MOST = 1_000_000
+TEXT = b"Subject: scripted\r\n\r\n"
 
 
 @dataclass
@@ -60,9 +61,17 @@ class ScriptedMaster:
         return found
 
     async def mailbox(
-        self, numbers: Mailbox, changes: Iterable[MailChange] = (), mails: Mapping[str, Mail] | None = None
+        self,
+        numbers: Mailbox,
+        changes: Iterable[MailChange] = (),
+        mails: Mapping[str, Mail] | None = None,
+        *,
+        backwards: bool = False,
     ) -> Answers:
-        """Sync a mailbox. `mails`: what is said of a mail that is asked for, by GUID; its text is always the same."""
+        """Sync a mailbox. `mails`: what is said of a mail that is asked for, by GUID; its text is always the same.
+
+        `backwards`: mails come in the order of descending UIDs.
+        """
         peer = self.peer
         await peer.send(numbers)
         own = await peer.one(Mailbox)
@@ -76,7 +85,7 @@ class ScriptedMaster:
         theirs = await peer.all(MailChange, MOST)
         await peer.end_list()
         requests = await peer.all(MailRequest, MOST)
-        for request in requests:
+        for request in sorted(requests, key=lambda one: one.uid, reverse=backwards):
             await peer.send((mails or {}).get(request.guid, Mail(request.guid, request.uid, 1, 1)))
             await peer.send_text(_text())
         await peer.end_list()
@@ -91,7 +100,7 @@ class ScriptedMaster:
 
 
 async def _text() -> AsyncIterator[bytes]:
-    yield b"Subject: scripted\r\n\r\n"
+    yield TEXT
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from subprocess import CompletedProcess
+from tempfile import TemporaryFile
 from typing import Protocol
 
 import trio
@@ -160,7 +161,7 @@ async def door(
 
 def node_replicas(mail: HookedMail, clock_ms: Callable[[], int]) -> Callable[[str], Replica]:
     """Return what makes replicas over a node's mail."""
-    return partial(MailReplica, mail, last_syncs=LastSyncs(), clock_ms=clock_ms)
+    return partial(MailReplica, mail, last_syncs=LastSyncs(), clock_ms=clock_ms, open_scratch=TemporaryFile)
 
 
 Doveadm = Callable[..., Awaitable[CompletedProcess[bytes]]]

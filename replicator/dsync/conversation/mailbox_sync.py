@@ -8,6 +8,7 @@ destination sends requests and its new state only, and the source all but reques
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
@@ -158,13 +159,14 @@ class MailboxSync:
         """Return the master's changes, with GUIDs as this side writes them."""
         changes = list[MailChange]()
         latest = 0
-        while (change := await self._peer.one_or_end(MailChange)) is not None:
-            if change.uid <= latest or len(changes) >= CHANGES_MAX:
-                raise DsyncError("the peer sent changes whose UIDs do not ascend, or too many")
-            if change.type is not ChangeType.EXPUNGE and not change.guid:
-                raise DsyncError("the peer sent a mail without a GUID")
-            latest = change.uid
-            changes.append(replace(change, guid=self._guid(change.guid)) if change.guid else change)
+        async with aclosing(self._peer.each(MailChange, CHANGES_MAX)) as received:
+            async for change in received:
+                if change.uid <= latest:
+                    raise DsyncError("the peer sent changes whose UIDs do not ascend")
+                if change.type is not ChangeType.EXPUNGE and not change.guid:
+                    raise DsyncError("the peer sent a mail without a GUID")
+                latest = change.uid
+                changes.append(replace(change, guid=self._guid(change.guid)) if change.guid else change)
         return changes
 
     def _guid(self, name: str) -> str:

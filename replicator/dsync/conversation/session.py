@@ -15,6 +15,7 @@ from replicator.dsync.rules.tree import Adopt, Step, Tree, merging_steps, replac
 from replicator.dsync.wire.items import Deletions, Finish, Handshake, Mailbox, MailboxState, TreeNode
 from replicator.dsync.wire.reader import Mark
 from replicator.errors import MailError
+from replicator.runtime.environment import run_in_thread
 from resync.state import RAISED_MODSEQ_MAX, why_not_raise
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,10 @@ NOT_POSSIBLE = 3
 
 SETTLED_MAX = 100_000
 """Mailboxes of which it is remembered that they are equal: 30 MB."""
+
+TOLD_MAX = 10
+TOLD_CHARACTERS_MAX = 300
+"""Folders of one sync that the log names as different, and the length of what it says of each."""
 
 STATEFUL = "s"
 CHANGED = "c"
@@ -57,7 +62,7 @@ class Settled:
 
 
 class Session:
-    """The conversation with one master about one user's mail."""
+    """The conversation with one master about one user's mail. `different`: folders that could not be made equal."""
 
     def __init__(self, peer: Peer, replica: Replica, hostname: str, settled: Settled) -> None:
         """`hostname`: this side's. The side with the smaller one locks the user, so it is one that is greater."""
@@ -68,6 +73,7 @@ class Session:
         self._wish = Handshake("")
         self._states = states_by_id(())
         self._full_resync = False
+        self.different = 0
         self._adoptions: dict[bytes, Adopt] = {}  # by ids of the master's; a Dovecot with Maildirs takes ours instead
 
     async def run(self) -> None:
@@ -110,28 +116,37 @@ class Session:
     async def _sync_folders(self) -> None:
         """Take over the master's folders, then tell it this side's, with all that had to be created on the way."""
         nodes = await self._peer.all(TreeNode, FOLDERS_MAX)
-        peer = Tree({node.name: node for node in nodes}, await self._peer.one(Deletions))
+        deletions = await self._peer.one(Deletions)
+        peer = await run_in_thread(lambda: Tree({node.name: node for node in nodes}, deletions))
         if self._direction is not Direction.THERE:
             own = await self._tree(peer)
-            for step in (replacing_steps if self._direction is Direction.BACKUP_HERE else merging_steps)(own, peer):
+            steps = replacing_steps if self._direction is Direction.BACKUP_HERE else merging_steps
+            for step in await run_in_thread(lambda: [*steps(own, peer)]):
                 if isinstance(step, Adopt):
                     self._adoptions[step.mailbox_id] = step
                 else:
                     await self._carry_out(step)
-        own = await self._tree(peer)
-        for node in sorted(own.nodes.values(), key=lambda node: node.name):
-            await self._peer.send(node)
+        told = await self._tree(peer)
+        for name in await run_in_thread(lambda: sorted(told.nodes)):
+            await self._peer.send(told.nodes[name])
         await self._peer.end_list()
-        await self._peer.send(own.deletions)
+        await self._peer.send(told.deletions)
 
     async def _tree(self, peer: Tree) -> Tree:
-        return selected(await self._replica.tree(), self._wish, peer.deletions.separator)
+        tree = await self._replica.tree()
+        return await run_in_thread(lambda: selected(tree, self._wish, peer.deletions.separator))
 
     async def _carry_out(self, step: Step) -> None:
         try:
             await self._replica.carry_out(step)
         except MailError as error:  # the folder's mail is not synced then, and the next sync tries again
-            log.warning("a folder stays different: %s: %s", step, error)
+            self._stays_different(str(step), str(error))
+
+    def _stays_different(self, folder: str, why: str) -> None:
+        """Count a folder that this sync leaves as it is, and log the first few."""
+        self.different += 1
+        if self.different <= TOLD_MAX:
+            log.warning("a folder stays different: %s: %s", folder[:TOLD_CHARACTERS_MAX], why[:TOLD_CHARACTERS_MAX])
 
     async def _sync_mailbox(self, theirs: Mailbox) -> None:
         state = self._states.get(theirs.mailbox_id)
@@ -144,7 +159,7 @@ class Session:
                 await self._peer.send(Mailbox.lacking(theirs.mailbox_id))
                 return
             if (wrong := _out_of_range(own, theirs)) is not None:
-                log.warning("a folder stays different: %s: %s", theirs.mailbox_id.hex(), wrong)
+                self._stays_different(theirs.mailbox_id.hex(), wrong)
                 await self._peer.send(Mailbox.lacking(theirs.mailbox_id))
                 return
             is_settled = self._wish.sync_type == CHANGED and self._settled.has(self._wish.hostname, own, theirs)

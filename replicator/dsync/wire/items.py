@@ -29,6 +29,8 @@ _BITS = {1: "\\Answered", 2: "\\Flagged", 4: "\\Deleted", 8: "\\Seen", 16: "\\Dr
 _KNOWN_BITS = sum(_BITS)
 _RECENT = 32
 NUMBER_DIGITS = 20
+HOSTNAME_MAX = 255
+"""Characters of a peer's name (RFC 1035 section 2.3.4): it is remembered with each mailbox."""
 _HEX = re.compile("[0-9a-f]{1,16}")
 _ID = re.compile("[0-9a-f]{32}")
 
@@ -126,9 +128,12 @@ class Handshake:
     @classmethod
     def of(cls, fields: Fields) -> Handshake:
         """Return what a record says. Raises DsyncError."""
+        hostname = fields.text("hostname")
+        if len(hostname) > HOSTNAME_MAX:
+            raise DsyncError(f"the peer's name has more than {HOSTNAME_MAX} characters")
         limiting = ("sync_since_timestamp", "sync_until_timestamp", "sync_max_size", "sync_flags", "virtual_all_box")
         return cls(
-            fields.text("hostname"),
+            hostname,
             fields.find("sync_type") or "",
             fields.is_set("backup_send"),
             fields.is_set("backup_recv"),
@@ -415,9 +420,9 @@ class MailChange:
             fields.number("uid", most=UID_MAX),
             fields.guid("guid"),
             fields.number("modseq", 0),
-            final | _flags(bits),
-            added | _flags(fields.hexadecimal("add_flags")),
-            removed | _flags(fields.hexadecimal("remove_flags")),
+            _joined(final, _flags(bits)),
+            _joined(added, _flags(fields.hexadecimal("add_flags"))),
+            _joined(removed, _flags(fields.hexadecimal("remove_flags"))),
             recent=bool(bits & _RECENT),
         )
 
@@ -445,6 +450,11 @@ def _flags_of(bits: int) -> frozenset[str]:
 
 def _flags(bits: int) -> frozenset[str]:
     return _flags_of(bits & _KNOWN_BITS)
+
+
+def _joined(one: frozenset[str], other: frozenset[str]) -> frozenset[str]:
+    """Return all flags of both, in a set that exists already where that is possible: a mailbox has many alike."""
+    return one | other if one and other else one or other
 
 
 def _bits(flags: frozenset[str], more: int = 0) -> str | None:
