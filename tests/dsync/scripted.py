@@ -75,7 +75,7 @@ class ScriptedMaster:
         peer = self.peer
         await peer.send(numbers)
         own = await peer.one(Mailbox)
-        if own.lost:
+        if own.lost or own.ignored:
             return Answers(own)
         await peer.end_list()
         for change in changes:

@@ -13,7 +13,7 @@ import trio
 
 from replicator.config import Address, DoveadmConfig, ListenConfig, default_config
 from replicator.dsync.mail_replica import ASIDE
-from replicator.errors import MailError
+from replicator.errors import MailError, QuotaExceededError
 from replicator.mail.flags import MAX_KEYWORDS
 from replicator.mail.mailstore import NewMessage
 from replicator.users import add_user
@@ -21,7 +21,7 @@ from tests.dsync.dovecot import MAILDIR, PASSWORD, REPLICATOR, SDBOX, Dovecot, d
 from tests.dsync.sides import USER, DovecotSide, History, Master, NodeSide, door, node_replicas
 from tests.effort import examples, first
 from tests.end_to_end.helpers.in_process import free_ports, running
-from tests.one_node import HookedMail, one_node
+from tests.one_node import HookedMail, failing, nothing, one_node
 
 pytestmark = needs_dovecot
 ROUNDS = examples(8, 20)
@@ -168,6 +168,48 @@ async def test_a_folder_gets_no_more_keywords_than_it_may_have(
             assert len(lines) == 5, "one for each sync of the folder"
             assert "were left out 20 times: user=u1 folder=INBOX keywords=" in lines[0]
             assert [len(flags) for _, _, flags in server.mails(USER)] == [len(words)] * 3, "Dovecot keeps them"
+
+
+async def test_dovecot_logs_why_a_sync_fails(tmp_path: Path) -> None:
+    with dovecot() as server:
+        for number in range(3):
+            server.save(USER, b"Subject: %d\r\n\r\n" % number)
+        async with one_node(tmp_path) as mail, door(node_replicas(mail, now_ms)) as address:
+
+            async def fails(words: str, *command: str) -> None:
+                [kind, *options] = command
+                done = await trio.to_thread.run_sync(lambda: server.run(kind, "-u", USER, *options, address))
+                lines = done.stderr.decode().splitlines()
+                assert done.returncode not in {0, 2}, done
+                assert any("Error: Remote dsync failed: " in line and words in line for line in lines), lines
+
+            await fails("syncs all mails of a folder: leave out the options -t", "sync", "-t", "2020-01-01")
+            await fails("syncs all mails of a folder: leave out the options -t", "sync", "-1", "-R", "-t", "2020-01-01")
+            await fails("excludes folders by their names only", "backup", "-x", "\\Junk")
+            mail.before_change = failing(QuotaExceededError("the user has no room left"))
+            await fails("the user has no room left", "sync")
+            mail.before_change = nothing
+            assert (await Master(server, address).sync()).returncode == 0
+            assert await DovecotSide(server).shown() == await NodeSide(mail).shown() != []
+            await NodeSide(mail).append(b"Subject: of the node\r\n\r\n")
+            server.save(USER, b"Subject: another with the same UID\r\n\r\n")
+            await fails("a folder has had other mail here than in the source of the backup", "backup")
+
+
+@pytest.mark.parametrize("command", [["sync", "-1", "-R"], ["backup", "-R"], ["backup"], ["sync"]])
+async def test_a_refused_sync_changes_nothing(tmp_path: Path, command: list[str]) -> None:
+    with dovecot() as server:
+        server.save(USER, b"Subject: kept\r\n\r\n")
+        server.do("mailbox", "create", "-u", USER, "Kept")
+        async with one_node(tmp_path) as mail, door(node_replicas(mail, now_ms)) as address:
+            await mail.create_folder(USER, "Here")
+            before = server.mails(USER), server.folders(USER)
+            [kind, *options] = command
+            words = [kind, "-u", USER, *options, "-x", "\\Junk", address]
+            done = await trio.to_thread.run_sync(lambda: server.run(*words))
+            assert done.returncode in {65, 75}
+            assert (server.mails(USER), server.folders(USER)) == before
+            assert {folder.name for folder in await mail.folders(USER)} == {"INBOX", "Here"}
 
 
 async def test_backups_of_a_node(tmp_path: Path) -> None:

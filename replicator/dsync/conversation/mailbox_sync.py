@@ -32,6 +32,7 @@ from replicator.dsync.wire.items import (
     MailChange,
     MailRequest,
 )
+from replicator.errors import MailError
 
 CHANGES_MAX = 1_000_000
 """Mails, with expunged ones, of one mailbox: the list is in memory."""
@@ -65,10 +66,15 @@ class MailboxSync:
         self._own = own
         self._theirs = theirs
         self._state = state
+        self.failure: DsyncError | MailError | None = None  # why this side has not taken over all
         self._names: dict[str, str] = {}  # GUIDs as the master writes them, where that is in another way
 
     async def run(self, direction: Direction) -> bool:
-        """Bring both sides to one state, and return True if one had to be changed. Raises DsyncError, MailError."""
+        """Bring both sides to one state, and return True if one had to be changed. Raises DsyncError, MailError.
+
+        Where that fails while mails come in, the conversation goes on, and `failure` tells why: the master understands
+        an error only after its last mailbox.
+        """
         known = await self._known()
         tells, takes = direction in {Direction.BOTH, Direction.THERE}, direction is not Direction.THERE
         plan, requests = Plan(uidnext=known.numbers.uidnext), list[MailRequest]()
@@ -86,7 +92,12 @@ class MailboxSync:
             requests = await self._peer.all(MailRequest, CHANGES_MAX)
             await self._send_mails(known.mails, requests)
         if takes:
-            await self._carry_out(plan)
+            placement = Placement(self._peer, self._box, plan)
+            try:
+                await self._carry_out(plan, placement)
+            except (DsyncError, MailError) as error:
+                self.failure = error
+                await placement.pass_over_rest()
         await self._peer.send(await self._new_state(plan, direction))
         await self._peer.one(MailboxState)
         return bool(plan.expunged or plan.flags or plan.placed or requests)
@@ -96,7 +107,9 @@ class MailboxSync:
             return plan_merge(known, self._theirs, changes, self._names, self._state)
         plan = plan_backup(known, self._theirs, changes, self._state)
         if plan is None:
-            raise DsyncError("a folder has had other mail here than in the source of the backup: delete it here")
+            text = "a folder has had other mail here than in the source of the backup: delete it here"
+            self.failure = DsyncError(text)
+            return Plan(uidnext=known.numbers.uidnext)
         return plan
 
     async def _request(self, plan: Plan) -> None:
@@ -175,7 +188,7 @@ class MailboxSync:
             self._names[guid] = name
         return guid
 
-    async def _carry_out(self, plan: Plan) -> None:
+    async def _carry_out(self, plan: Plan, placement: Placement) -> None:
         """Take over the master's changes while its mails come in."""
         box = self._box
         await box.raise_numbers(uidnext=1, highestmodseq=self._theirs.highestmodseq)
@@ -183,13 +196,15 @@ class MailboxSync:
             await box.expunge(plan.expunged)
         if plan.flags:
             await box.set_flags(plan.flags)
-        await Placement(self._peer, box, plan).run()
+        await placement.run()
         await box.raise_numbers(uidnext=plan.uidnext, highestmodseq=self._theirs.highestmodseq)
 
     async def _new_state(self, plan: Plan, direction: Direction) -> MailboxState:
         """Return up to where both sides are equal now: only up to the old mails if others have changed the mailbox."""
         after = await self._box.numbers()
         own = self._own
+        if self.failure is not None:  # nothing is known to be equal, so the next sync compares all
+            return MailboxState(own.mailbox_id, own.uidvalidity, 0, 0, after.messages)
         is_alone = after.uidnext == plan.uidnext
         common_modseq = own.highestmodseq if direction is Direction.THERE else self._theirs.highestmodseq
         return MailboxState(

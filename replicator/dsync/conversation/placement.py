@@ -17,6 +17,7 @@ from replicator.dsync.rules.mailbox import Plan
 from replicator.dsync.rules.new_mails import Placed
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import Mail
+from replicator.dsync.wire.reader import Mark
 from replicator.mail.mailstore import MESSAGE_BYTES_MAX
 
 
@@ -38,6 +39,7 @@ class Placement:
         self._held: dict[str, _Held] = {}
         self._texts = HeldTexts(box)
         self._gone = set[str]()
+        self._is_over = False
 
     async def run(self) -> None:
         """Save and move all, until the end of the master's mails. Raises DsyncError if one has not come."""
@@ -50,8 +52,14 @@ class Placement:
                     raise DsyncError("the peer sent a mail that it was not asked for")
                 asked.remove(guid)
                 await self._take(guid, mail)
+            self._is_over = True
         if asked:
             raise DsyncError(f"the peer did not send {len(asked)} of the mails that it was asked for")
+
+    async def pass_over_rest(self) -> None:
+        """Read the rest of the master's mails after an error, up to the end of their list."""
+        while not self._is_over:
+            self._is_over = await self._peer.next() is Mark.END_OF_LIST
 
     async def _take(self, guid: str, mail: Mail) -> None:
         if not mail.streams:  # it was expunged meanwhile

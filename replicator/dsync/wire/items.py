@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
 
@@ -277,7 +277,10 @@ def _times_text(times: Mapping[bytes, int]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Mailbox:
-    """B: a mailbox's numbers. `lost`: this side lacks it, or has an older state of it than the peer remembers."""
+    """B: a mailbox's numbers. `lost`: this side lacks it, or has an older state of it than the peer remembers.
+
+    `ignored`: it is to be passed over.
+    """
 
     mailbox_id: bytes
     uidvalidity: int
@@ -315,6 +318,11 @@ class Mailbox:
         """Return the numbers of a mailbox that is lost."""
         return cls(mailbox_id, 0, 0, 0, 0, 0, 0, lost=True, have_guids=False, have_save_guids=False)
 
+    @classmethod
+    def passed_over(cls, mailbox_id: bytes) -> Mailbox:
+        """Return the numbers of a mailbox that is not to be synced now."""
+        return replace(cls.lacking(mailbox_id), lost=False, ignored=True)
+
     def values(self) -> Values:
         """Return the values to send."""
         return {
@@ -326,6 +334,7 @@ class Mailbox:
             "highest_modseq": str(self.highestmodseq),
             "highest_pvt_modseq": "0",
             "mailbox_lost": _set(self.lost),
+            "mailbox_ignore": _set(self.ignored),
             "cache_fields": "",
             "have_guids": _set(self.have_guids),
             "have_save_guids": _set(self.have_save_guids),
