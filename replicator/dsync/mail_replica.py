@@ -5,6 +5,7 @@ Clients of all nodes go on using the mailboxes: what they do during a sync is fo
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -16,14 +17,18 @@ import trio
 from protocol.units import KIB, MIB
 from protocol.values import UidSet
 from replicator.dsync.kept_keywords import KeptKeywords
-from replicator.dsync.replica import FlagChanges, SavedAs, StoredMail
-from replicator.dsync.rules.tree import Adopt, Create, Delete, Name, Rename, Step, Subscribe, Tree, name_hash
-from replicator.dsync.wire.items import Deletions, Mailbox, TreeNode
-from replicator.errors import FolderExistsError, InvalidNameError
+from replicator.dsync.mail_tree import name_of, tree_of
+from replicator.dsync.replica import SavedAs
+from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
+from replicator.dsync.rules.tree import Adopt, Create, Delete, Rename, Step, Subscribe, Tree
+from replicator.dsync.wire.items import Attribute, Mailbox
+from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError
+from replicator.mail.annotations import SPECIAL_USE
 from replicator.mail.flags import SYSTEM_FLAGS, keywords
-from replicator.mail.last_changes import TreeChanges
-from replicator.mail.mailstore import INBOX, SEPARATOR, CoreMailStore, Folder, NewMessage, ReceivedBody
+from replicator.mail.mailstore import INBOX, CoreMailStore, Folder, NewMessage, ReceivedBody
 from replicator.mail.view import MailboxView, Message
+
+log = logging.getLogger(__name__)
 
 SMALL_BYTES = 64 * KIB
 """Largest mail that is held in memory, to be saved together with others."""
@@ -35,8 +40,11 @@ BATCH_MAX = 64
 ASIDE = " (dsync)"
 """End of the name of a folder in which mail waits while its own folder is replaced."""
 
-ESCAPED_SEPARATOR = "%2f"
-"""A separator within a level of a name, which Dovecot allows where its own separator is another one."""
+PRIVATE = "/private/"
+SHARED = "/shared/"
+"""Beginnings of the names of annotations (RFC 5464 section 3.2), without which Dovecot tells them."""
+
+DOVECOTS_OWN = "vendor/vendor.dovecot/"
 
 SYNCED_MAX = 100_000
 """Mailboxes whose last sync is remembered: 20 MB."""
@@ -65,16 +73,6 @@ class LastSyncs:
     def find(self, peer: str, mailbox_id: bytes) -> tuple[int, int] | None:
         """Return MODSEQ and time of the last sync, if they are known."""
         return self._known.get((peer, mailbox_id))
-
-
-def levels_of(name: str) -> Name:
-    """Return the levels of a folder's name."""
-    return tuple(level.replace(ESCAPED_SEPARATOR, SEPARATOR) for level in name.split(SEPARATOR))
-
-
-def name_of(levels: Name) -> str:
-    """Return the folder's name that has these levels."""
-    return SEPARATOR.join(level.replace(SEPARATOR, ESCAPED_SEPARATOR) for level in levels)
 
 
 class MailReplica:
@@ -165,47 +163,6 @@ class MailReplica:
         self._last_syncs.note(peer, mailbox_id, modseq, self._clock_ms())
 
 
-def tree_of(changes: TreeChanges) -> Tree:
-    """Return a user's folders and subscriptions as dsync tells them."""
-    living = {one.name: one for one in changes.folders if not one.deleted}
-    subscriptions = {one.name: one for one in changes.subscriptions}
-    nodes = dict[Name, TreeNode]()
-    for name in living.keys() | {name for name, one in subscriptions.items() if one.subscribed}:
-        folder, subscription = living.get(name), subscriptions.get(name)
-        levels = levels_of(name)
-        nodes[levels] = TreeNode(
-            levels,
-            folder is not None,
-            None if folder is None else folder.guid,
-            0 if folder is None else folder.uidvalidity,
-            1 if folder is None else folder.uidnext,
-            0 if folder is None else folder.changed_ms // 1000,
-            subscription is not None and subscription.subscribed,
-            0 if subscription is None else subscription.changed_ms // 1000,
-        )
-    for name in living:
-        for levels in _above(levels_of(name)):
-            nodes.setdefault(levels, TreeNode(levels))
-    deleted = [one for one in changes.folders if one.deleted]
-    return Tree(
-        nodes,
-        Deletions(
-            SEPARATOR,
-            {one.guid: one.changed_ms // 1000 for one in deleted},
-            {_hash_of(one.name): one.changed_ms // 1000 for one in deleted if levels_of(one.name) not in nodes},
-            {_hash_of(one.name): one.changed_ms // 1000 for one in subscriptions.values() if not one.subscribed},
-        ),
-    )
-
-
-def _above(levels: Name) -> Iterator[Name]:
-    return (levels[:length] for length in range(1, len(levels)))
-
-
-def _hash_of(name: str) -> bytes:
-    return name_hash(levels_of(name), SEPARATOR)
-
-
 async def with_uidvalidity(mail: CoreMailStore, folder: Folder, uidvalidity: int) -> Folder:
     """Return a new folder with this UIDVALIDITY if it may have it, or else as it is."""
     if folder.uidvalidity == uidvalidity:
@@ -285,6 +242,31 @@ class MailReplicaMailbox:
         """See `ReplicaMailbox`."""
         await self._save_batch()
         await self._mail.check_quota(self._folder.user, mails, size_bytes)
+
+    async def attributes(self) -> Sequence[Attribute]:
+        """See `ReplicaMailbox`. Annotations have no MODSEQ here; those that are news have the mailbox's."""
+        modseq = (await self.numbers()).highestmodseq
+        since_ms = None if self._last_sync is None else self._last_sync[1]
+        found = []
+        for one in await self._mail.annotation_changes(self._folder):
+            shared, key = one.name.startswith(SHARED), one.name.removeprefix(SHARED).removeprefix(PRIVATE)
+            is_news = since_ms is not None and one.changed_ms > since_ms
+            value = None if one.value is None else one.value.decode(errors="surrogateescape")
+            if one.name != SPECIAL_USE:
+                changed_s = one.changed_ms // 1000 if is_news else 0
+                found.append(Attribute(shared, key, value, changed_s=changed_s, modseq=modseq if is_news else 0))
+        return found
+
+    async def set_attribute(self, attribute: Attribute) -> None:
+        """See `ReplicaMailbox`. Uses of folders and what is Dovecot's own stays there."""
+        name = (SHARED if attribute.shared else PRIVATE) + attribute.key
+        if name == SPECIAL_USE or attribute.key.startswith(DOVECOTS_OWN):
+            return
+        value = None if attribute.value is None else attribute.value.encode(errors="surrogateescape")
+        try:
+            await self._mail.annotate(self._folder.user, self._folder, {name: value})
+        except (InvalidNameError, MailboxFullError) as error:
+            log.info("an annotation is left out: %s", error)
 
     async def save(self, mail: SavedAs, text: AsyncIterator[bytes]) -> None:
         """See `ReplicaMailbox`. Small mails are saved together, at the latest by the next call of another method."""

@@ -36,6 +36,14 @@ class TreeChanges(NamedTuple):
     subscriptions: Sequence[SubscriptionChange]
 
 
+class AnnotationChange(NamedTuple):
+    """An annotation that was set, or removed (None), and when."""
+
+    name: str
+    value: bytes | None
+    changed_ms: int
+
+
 class FlagChange(NamedTuple):
     """A flag of a message that was set or cleared, and when."""
 

@@ -22,7 +22,7 @@ from protocol.units import KIB, MIB
 from protocol.values import UidSet
 from replicator.errors import InvalidNameError
 from replicator.mail.folder_watch import FolderSubscription
-from replicator.mail.last_changes import MailboxChanges, TreeChanges
+from replicator.mail.last_changes import AnnotationChange, MailboxChanges, TreeChanges
 from replicator.mail.view import MailboxView, Message
 from replicator.mime.skeleton import BEGIN_BYTES, Gap, Skeleton
 from replicator.users import QuotaLimits
@@ -413,6 +413,10 @@ class CoreMailStore(MailStore, Protocol):
 
     async def tree_changes(self, user: str) -> TreeChanges:
         """Return the user's folders and subscriptions, and what was deleted of them, each with its last change."""
+        ...
+
+    async def annotation_changes(self, folder: Folder) -> Sequence[AnnotationChange]:
+        """Return the annotations of a folder, removed ones included, each with its last change."""
         ...
 
     async def mailbox_changes(self, folder: Folder, above: int) -> MailboxChanges:

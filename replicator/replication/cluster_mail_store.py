@@ -25,7 +25,7 @@ from replicator.errors import (
 )
 from replicator.mail.annotations import check_annotation_name
 from replicator.mail.folder_watch import FolderSubscription
-from replicator.mail.last_changes import MailboxChanges, TreeChanges
+from replicator.mail.last_changes import AnnotationChange, MailboxChanges, TreeChanges
 from replicator.mail.lookup import SeenMessages, seen
 from replicator.mail.mailstore import (
     INBOX,
@@ -418,6 +418,11 @@ class ClusterMailStore:
         """See `CoreMailStore`."""
         await self._coordinator.readiness.wait(_tree(user))
         return await self._store.read(partial(queries.tree_changes, user=user))
+
+    async def annotation_changes(self, folder: Folder) -> Sequence[AnnotationChange]:
+        """See `CoreMailStore`."""
+        await self._coordinator.readiness.wait(_tree(folder.user))
+        return await self._store.read(lambda reader: queries.annotation_changes(reader, folder.user, folder.mailbox_id))
 
     async def mailbox_changes(self, folder: Folder, above: int) -> MailboxChanges:
         """See `CoreMailStore`."""

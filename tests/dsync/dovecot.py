@@ -56,25 +56,25 @@ userdb {{
 """
 REPLICATOR = """
 mail_plugins = notify replication
-plugin {{
+plugin {{{{
   mail_replica = {address}
-}}
-service aggregator {{
-  fifo_listener replication-notify-fifo {{
+}}}}
+service aggregator {{{{
+  fifo_listener replication-notify-fifo {{{{
     mode = 0666
-  }}
-  unix_listener replication-notify {{
+  }}}}
+  unix_listener replication-notify {{{{
     mode = 0666
-  }}
-}}
-service replicator {{
+  }}}}
+}}}}
+service replicator {{{{
   process_min_avail = 1
-  unix_listener replicator-doveadm {{
+  unix_listener replicator-doveadm {{{{
     mode = 0666
-  }}
-}}
+  }}}}
+}}}}
 """
-"""Settings of Dovecot's replicator, which syncs with this address after each change."""
+"""Settings of Dovecot's replicator, which syncs with this address after each change; to be formatted first."""
 
 SDBOX = "sdbox:~/sdbox"
 MAILDIR = "maildir:~/Maildir:LAYOUT=fs"
@@ -144,13 +144,18 @@ class Dovecot:
 
 @contextmanager
 def dovecot(location: str = SDBOX, more: str = "") -> Iterator[Dovecot]:
-    """Run a Dovecot with empty mail. `more`: other settings."""
+    """Run a Dovecot with empty mail. `more`: other settings, to be formatted with its directory."""
     directory = Path(tempfile.mkdtemp(prefix="dsync-"))
     user = pwd.getpwuid(os.getuid()) if os.getuid() else pwd.getpwnam("nobody")
     group = subprocess.run(["id", "-gn", user.pw_name], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     (directory / "dovecot.conf").write_text(
         CONFIGURATION.format(
-            directory=directory, user=user.pw_name, group=group, location=location, password=PASSWORD, more=more
+            directory=directory,
+            user=user.pw_name,
+            group=group,
+            location=location,
+            password=PASSWORD,
+            more=more.format(directory=directory),
         ),
         encoding="utf-8",
     )

@@ -10,9 +10,10 @@ from typing import BinaryIO
 
 import trio
 
-from replicator.dsync.replica import NO_FLAGS, FlagChanges, SavedAs, StoredMail
+from replicator.dsync.replica import SavedAs
+from replicator.dsync.rules.stored_mail import NO_FLAGS, FlagChanges, StoredMail
 from replicator.dsync.rules.tree import INBOX, Adopt, Create, Delete, Name, Rename, Step, Subscribe, Tree, name_hash
-from replicator.dsync.wire.items import Deletions, Mailbox, TreeNode
+from replicator.dsync.wire.items import Attribute, Deletions, Mailbox, TreeNode
 from replicator.errors import FolderExistsError, FolderNotFoundError
 
 
@@ -29,6 +30,7 @@ class MemoryMailbox:
     gone: dict[int, tuple[int, bytes]] = field(default_factory=dict)  # MODSEQ and GUID, by UID
     flag_log: list[tuple[int, int, str, bool]] = field(default_factory=list)  # MODSEQ, UID, flag, set?
     checked: tuple[int, int] = 0, 0  # mails and bytes for which there was to be room, the last time
+    annotations: dict[tuple[bool, str], Attribute] = field(default_factory=dict)
     reads: int = 0  # how often a sync has read all mails
 
     def next_modseq(self) -> int:
@@ -50,7 +52,16 @@ class MemoryMailbox:
         mail = self.stored.pop(uid)
         self.gone[uid] = self.next_modseq(), mail.guid
 
+    def annotate(self, key: str, value: str | None, *, shared: bool = False) -> None:
+        self.annotations[shared, key] = Attribute(shared, key, value, modseq=self.next_modseq())
+
     # ---- what a sync does
+
+    async def attributes(self) -> Sequence[Attribute]:
+        return [*self.annotations.values()]
+
+    async def set_attribute(self, attribute: Attribute) -> None:
+        self.annotate(attribute.key, attribute.value, shared=attribute.shared)
 
     async def numbers(self) -> Mailbox:
         return Mailbox(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import imaplib
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 import trio
+import trustme
 
-from replicator.config import Address, DoveadmConfig, ListenConfig, default_config
+from replicator.config import Address, CertificateConfig, DoveadmConfig, ListenConfig, default_config
 from replicator.dsync.mail_replica import ASIDE
 from replicator.errors import MailError, QuotaExceededError
 from replicator.mail.flags import MAX_KEYWORDS
@@ -71,6 +73,8 @@ async def test_folders_become_equal(tmp_path: Path, seed: int) -> None:
                     await change_at_node(mail, random)
                 await trio.sleep(1.1)  # Dovecot's clock has seconds
                 done = await master.sync()
+                if done.returncode == 2:  # Dovecot has told an old id of a folder deleted and created again
+                    done = await master.sync()
                 assert done.returncode == 0, (number, done)
                 assert await folders(mail) == (server.folders(USER), server.subscriptions(USER)), number
 
@@ -109,6 +113,36 @@ async def folders(mail: HookedMail) -> tuple[dict[str, tuple[str, int]], set[str
         if folder.name != "INBOX":
             found[folder.name] = guids[folder.mailbox_id].hex(), (await mail.status(folder)).messages
     return found, {*await mail.subscriptions(USER)}
+
+
+@pytest.mark.parametrize("kind", ["c", "s"])
+async def test_annotations_go_both_ways(tmp_path: Path, kind: str) -> None:
+    with dovecot() as server:
+        async with one_node(tmp_path) as mail, door(node_replicas(mail, now_ms)) as address:
+            master = Master(server, address)
+
+            async def sync() -> Mapping[str, bytes]:
+                """Sync, and return what the node has then, once Dovecot has the same."""
+                assert (await master.sync(kind)).returncode == 0
+                found = await mail.annotations(USER, await mail.folder(USER, "INBOX"))
+                for name in NAMES:
+                    there = server.run("mailbox", "metadata", "get", "-u", USER, "INBOX", name).stdout
+                    assert there.removesuffix(b"\n") == found.get(name, b""), name
+                return found
+
+            server.do("mailbox", "metadata", "set", "-u", USER, "INBOX", NAMES[0], "a tab\there")
+            server.do("mailbox", "metadata", "set", "-u", USER, "INBOX", NAMES[1], "for all")
+            assert await sync() == {NAMES[0]: b"a tab\there", NAMES[1]: b"for all"}
+            await sync()
+            folder = await mail.folder(USER, "INBOX")
+            await mail.annotate(USER, folder, {NAMES[0]: b"of the node", NAMES[1]: None, NAMES[2]: b"\xc3\xbc\r\n."})
+            assert await sync() == {NAMES[0]: b"of the node", NAMES[2]: b"\xc3\xbc\r\n."}
+            server.do("mailbox", "metadata", "set", "-u", USER, "INBOX", NAMES[0], "again")
+            server.do("mailbox", "metadata", "unset", "-u", USER, "INBOX", NAMES[2])
+            assert await sync() == {NAMES[0]: b"again"}
+
+
+NAMES = ("/private/comment", "/shared/comment", "/private/vendor/example/note")
 
 
 async def test_the_replicator_brings_each_change(tmp_path: Path) -> None:
@@ -191,9 +225,6 @@ async def test_dovecot_logs_why_a_sync_fails(tmp_path: Path) -> None:
             mail.before_change = nothing
             assert (await Master(server, address).sync()).returncode == 0
             assert await DovecotSide(server).shown() == await NodeSide(mail).shown() != []
-            await NodeSide(mail).append(b"Subject: of the node\r\n\r\n")
-            server.save(USER, b"Subject: another with the same UID\r\n\r\n")
-            await fails("a folder has had other mail here than in the source of the backup", "backup")
 
 
 @pytest.mark.parametrize("command", [["sync", "-1", "-R"], ["backup", "-R"], ["backup"], ["sync"]])
@@ -231,10 +262,16 @@ async def test_backups_of_a_node(tmp_path: Path) -> None:
             assert await backup() == 0
             assert await sides[0].shown() == await sides[1].shown()
             assert {folder.name for folder in await mail.folders(USER)} == {"INBOX", "Work/x"}
+            await sides[1].append(b"Subject: not at Dovecot\r\n\r\n")
+            await sides[0].append(b"Subject: under the same UID\r\n\r\n")
+            for _ in range(2):
+                assert await backup() == 0
+                theirs, ours = [await side.shown() for side in sides]
+                assert {(guid, flags) for _, guid, flags in theirs} == {(guid, flags) for _, guid, flags in ours}
             await sides[1].append(b"Subject: 3\r\n\r\n")
             await sides[1].expunge(1)
             await mail.create_folder(USER, "New")
-            assert await backup("-R") == 0
+            assert [await backup("-R") for _ in range(2)][-1] == 0  # the first one may delete INBOX there
             assert await sides[0].shown() == await sides[1].shown()
             assert "New" in server.folders(USER)
 
@@ -256,6 +293,27 @@ async def test_a_node_opens_the_door(tmp_path: Path) -> None:
             assert (await master.sync()).returncode == 75
             (tmp_path / "secret").unlink()
             assert (await master.sync()).returncode == 75
+
+
+async def test_tls_begins_at_once_off_loopback(tmp_path: Path) -> None:
+    port, authority = free_ports(1)[0], trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "mail.pem")
+    certificate.private_key_pem.write_to_path(tmp_path / "mail.key")
+    config = default_config("dc1", tmp_path, listen=ListenConfig(doveadm=Address("0.0.0.0", port)))
+    config = replace(
+        config,
+        doveadm=DoveadmConfig(tmp_path / "secret"),
+        certificates=(CertificateConfig(tmp_path / "mail.pem", tmp_path / "mail.key"),),
+    )
+    (tmp_path / "secret").write_text(f"{PASSWORD}\n", "utf-8")
+    add_user(config.users.passwd_file, USER, "secret")
+    with dovecot(more="ssl_client_ca_file = {directory}/ca.pem") as server:
+        authority.cert_pem.write_to_path(server.directory / "ca.pem")
+        server.save(USER, b"Subject: from Dovecot\r\n\r\n")
+        async with running([config]):
+            assert (await Master(server, f"tcps:127.0.0.1:{port}").sync()).returncode == 0
+            assert (await Master(server, f"tcp:127.0.0.1:{port}").sync()).returncode == 75
 
 
 def subjects(address: Address) -> list[bytes]:

@@ -19,9 +19,11 @@ import trio
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.conversation.placement import Placement
 from replicator.dsync.errors import DsyncError
-from replicator.dsync.replica import FlagChanges, ReplicaMailbox, StoredMail
+from replicator.dsync.replica import ReplicaMailbox
+from replicator.dsync.rules.attributes import attributes_to_take, attributes_to_tell
 from replicator.dsync.rules.backup import plan_backup
 from replicator.dsync.rules.mailbox import Known, Plan, plan_merge
+from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import (
     Attribute,
@@ -41,6 +43,8 @@ AT_ONCE = 500
 """Mails of which the event loop computes something at once: some milliseconds."""
 
 ATTRIBUTES_MAX = 1_000
+ATTRIBUTE_BYTES_MAX = 64 << 10
+"""Annotations of a mailbox, which are in memory, and the octets of each: as many as a folder here can have."""
 
 T = TypeVar("T")
 
@@ -78,12 +82,13 @@ class MailboxSync:
         known = await self._known()
         tells, takes = direction in {Direction.BOTH, Direction.THERE}, direction is not Direction.THERE
         plan, requests = Plan(uidnext=known.numbers.uidnext), list[MailRequest]()
-        changes = list[MailChange]()
+        changes, attributes = list[MailChange](), list[Attribute]()
         if takes:
-            await self._take_attributes()
+            attributes = await self._attributes()
             changes = await self._changes()
+        own = await self._box.attributes()
         if tells:
-            await self._tell_attributes()
+            await self._tell_attributes(own)
             await self._tell_changes(known, changes)
         if takes:
             plan = await _computed(partial(self._plan, known, changes, direction), len(known.mails) + len(changes))
@@ -95,6 +100,8 @@ class MailboxSync:
             placement = Placement(self._peer, self._box, plan)
             try:
                 await self._carry_out(plan, placement)
+                for attribute in attributes_to_take(own, attributes, self._state):
+                    await self._box.set_attribute(attribute)
             except (DsyncError, MailError) as error:
                 self.failure = error
                 await placement.pass_over_rest()
@@ -105,12 +112,7 @@ class MailboxSync:
     def _plan(self, known: Known, changes: Sequence[MailChange], direction: Direction) -> Plan:
         if direction is not Direction.BACKUP_HERE:
             return plan_merge(known, self._theirs, changes, self._names, self._state)
-        plan = plan_backup(known, self._theirs, changes, self._state)
-        if plan is None:
-            text = "a folder has had other mail here than in the source of the backup: delete it here"
-            self.failure = DsyncError(text)
-            return Plan(uidnext=known.numbers.uidnext)
-        return plan
+        return plan_backup(known, self._theirs, changes, self._state)
 
     async def _request(self, plan: Plan) -> None:
         for guid, change in plan.wanted.items():
@@ -130,7 +132,9 @@ class MailboxSync:
 
     # ---- telling
 
-    async def _tell_attributes(self) -> None:
+    async def _tell_attributes(self, own: Sequence[Attribute]) -> None:
+        for attribute in attributes_to_tell(own, self._state):
+            await self._peer.send(attribute)
         await self._peer.end_list()
 
     async def _tell_changes(self, known: Known, theirs: Sequence[MailChange]) -> None:
@@ -158,15 +162,22 @@ class MailboxSync:
 
     # ---- taking
 
-    async def _take_attributes(self) -> None:
-        number = 0
+    async def _attributes(self) -> list[Attribute]:
+        """Return the master's annotations, without those whose values are too large for this side."""
+        found = list[Attribute]()
+        size_bytes = 0
         while (attribute := await self._peer.one_or_end(Attribute)) is not None:
-            number += 1
-            if number > ATTRIBUTES_MAX:
-                raise DsyncError(f"the peer sent more than {ATTRIBUTES_MAX} annotations of a mailbox")
             if attribute.streams:
-                async for _ in self._peer.text():
-                    pass
+                value = bytearray()
+                async for piece in self._peer.text():
+                    value += piece[: ATTRIBUTE_BYTES_MAX + 1 - len(value)]
+                attribute = replace(attribute, value=value.decode(errors="surrogateescape"), streams=False)
+            size_bytes += len(attribute.value or "")
+            if len(attribute.value or "") <= ATTRIBUTE_BYTES_MAX:
+                found.append(attribute)
+            if len(found) > ATTRIBUTES_MAX or size_bytes > ATTRIBUTES_MAX * ATTRIBUTE_BYTES_MAX:
+                raise DsyncError("the peer sent too many annotations of a mailbox")
+        return found
 
     async def _changes(self) -> list[MailChange]:
         """Return the master's changes, with GUIDs as this side writes them."""
@@ -203,7 +214,7 @@ class MailboxSync:
         """Return up to where both sides are equal now: only up to the old mails if others have changed the mailbox."""
         after = await self._box.numbers()
         own = self._own
-        if self.failure is not None:  # nothing is known to be equal, so the next sync compares all
+        if plan.own_uids or self.failure is not None:  # nothing is known to be equal, so the next sync compares all
             return MailboxState(own.mailbox_id, own.uidvalidity, 0, 0, after.messages)
         is_alone = after.uidnext == plan.uidnext
         common_modseq = own.highestmodseq if direction is Direction.THERE else self._theirs.highestmodseq

@@ -203,7 +203,11 @@ class Session:
                 self._stays_different(theirs.mailbox_id.hex(), wrong)
                 await self._answer(Mailbox.passed_over(theirs.mailbox_id))
                 return
-            is_settled = self._wish.sync_type == CHANGED and self._settled.has(self._wish.hostname, own, theirs)
+            is_settled = (
+                self._wish.sync_type == CHANGED
+                and self._settled.has(self._wish.hostname, own, theirs)
+                and all(one.modseq < own.highestmodseq for one in await box.attributes())  # which numbers do not show
+            )
             if not is_settled and own.equals(theirs):
                 own = replace(
                     own, first_recent_uid=0

@@ -6,106 +6,23 @@ Bits of flags and lists of keywords are sets of IMAP flags here.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cache
 
 from replicator.dsync.errors import DsyncError
+from replicator.dsync.wire.fields import UID_MAX, Fields, Values, decimal, present, times_of, times_text
+from replicator.dsync.wire.flags import NO_FLAGS, RECENT_BIT, bits_of, flags_of, joined, keyword_changes, keywords_of
 from replicator.dsync.wire.values import decode_list, encode_list
-
-NO_FLAGS: frozenset[str] = frozenset()
-UID_MAX = 2**32 - 2
-NUMBER_MAX = 2**63 - 1
-GUID_MAX = 255
-"""Characters of a mail's GUID: Dovecot's own are 32, or the name of a file in a Maildir."""
 
 DATE_MAX_S = 253_402_300_799
 """The last second of the year 9999: IMAP shows no later one."""
 
-NO_SIZE = "ffffffffffffffff"
-_BITS = {1: "\\Answered", 2: "\\Flagged", 4: "\\Deleted", 8: "\\Seen", 16: "\\Draft"}
-_KNOWN_BITS = sum(_BITS)
-_RECENT = 32
-NUMBER_DIGITS = 20
 HOSTNAME_MAX = 255
 """Characters of a peer's name (RFC 1035 section 2.3.4): it is remembered with each mailbox."""
-_HEX = re.compile("[0-9a-f]{1,16}")
-_ID = re.compile("[0-9a-f]{32}")
 
-Values = Mapping[str, str | None]
-
-
-class Fields:
-    """Values of a record of the peer's, by name. Names that it has not announced are absent."""
-
-    def __init__(self, letter: str, values: Values) -> None:
-        self._letter = letter
-        self._values = values
-
-    def find(self, name: str) -> str | None:
-        """Return a value, or None."""
-        return self._values.get(name)
-
-    def text(self, name: str) -> str:
-        """Return a value that must be there. Raises DsyncError."""
-        value = self.find(name)
-        if value is None:
-            raise DsyncError(f"the peer sent a record {self._letter} without {name}")
-        return value
-
-    def number(self, name: str, default: int | None = None, most: int = NUMBER_MAX) -> int:
-        """Return a decimal number. Raises DsyncError."""
-        value = self._values.get(name)
-        if value is None and default is not None:
-            return default
-        value = value if value is not None else self.text(name)
-        if not _is_number(value) or (number := int(value)) > most:
-            raise self._wrong(name, value)
-        return number
-
-    def hexadecimal(self, name: str) -> int:
-        """Return a hexadecimal number; absent is 0. Raises DsyncError."""
-        value = self.find(name)
-        if value is None:
-            return 0
-        if _HEX.fullmatch(value) is None:
-            raise self._wrong(name, value)
-        return int(value, 16)
-
-    def box_id(self, name: str) -> bytes:
-        """Return the id of a mailbox. Raises DsyncError."""
-        value = self.text(name)
-        if _ID.fullmatch(value) is None:
-            raise self._wrong(name, value)
-        return bytes.fromhex(value)
-
-    def is_set(self, name: str) -> bool:
-        """Return True if the value is there."""
-        return self.find(name) is not None
-
-    def guid(self, name: str) -> str:
-        """Return a mail's GUID; empty if it is unknown. Raises DsyncError."""
-        value = self.find(name) or ""
-        if len(value) > GUID_MAX or not value.isprintable():
-            raise self._wrong(name, value)
-        return value
-
-    def _wrong(self, name: str, value: str) -> DsyncError:
-        return DsyncError(f"the peer sent {value[:80]!r} as {name} in a record {self._letter}")
-
-
-def _is_number(value: str) -> bool:
-    return value.isascii() and value.isdecimal() and len(value) <= NUMBER_DIGITS
-
-
-def _set(is_set: bool) -> str | None:  # noqa: FBT001
-    return "" if is_set else None
-
-
-def _number(number: int | None) -> str | None:
-    return None if number is None else str(number)
+NO_SIZE = "ffffffffffffffff"
+"""A size that was not asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +101,7 @@ class MailboxState:
             "last_common_modseq": str(self.last_common_modseq),
             "last_common_pvt_modseq": "0",
             "last_messages_count": str(self.messages),
-            "changes_during_sync": _set(self.changes_during_sync),
+            "changes_during_sync": present(self.changes_during_sync),
         }
 
 
@@ -227,9 +144,9 @@ class TreeNode:
             "mailbox_guid": None if self.mailbox_id is None else self.mailbox_id.hex(),
             "uid_validity": str(self.uidvalidity) if is_box else None,
             "uid_next": str(self.uidnext) if is_box else None,
-            "last_renamed_or_created": _number(self.renamed_s or None),
-            "subscribed": _set(self.subscribed),
-            "last_subscription_change": _number(self.subscription_s or None),
+            "last_renamed_or_created": decimal(self.renamed_s or None),
+            "subscribed": present(self.subscribed),
+            "last_subscription_change": decimal(self.subscription_s or None),
         }
 
 
@@ -247,9 +164,9 @@ class Deletions:
         """Return what a record says. Raises DsyncError."""
         return cls(
             fields.text("hierarchy_sep"),
-            _times(fields.find("mailboxes") or ""),
-            _times(fields.find("dirs") or ""),
-            _times(fields.find("unsubscribes") or ""),
+            times_of(fields.find("mailboxes") or ""),
+            times_of(fields.find("dirs") or ""),
+            times_of(fields.find("unsubscribes") or ""),
         )
 
     def values(self) -> Values:
@@ -257,22 +174,10 @@ class Deletions:
         return {
             "hierarchy_sep": self.separator,
             "escape_char": "%",
-            "mailboxes": _times_text(self.mailboxes),
-            "dirs": _times_text(self.directories),
-            "unsubscribes": _times_text(self.unsubscribed),
+            "mailboxes": times_text(self.mailboxes),
+            "dirs": times_text(self.directories),
+            "unsubscribes": times_text(self.unsubscribed),
         }
-
-
-def _times(text: str) -> Mapping[bytes, int]:
-    words = text.split(" ") if text else []
-    ids, times = words[::2], words[1::2]
-    if len(ids) != len(times) or not all(map(_ID.fullmatch, ids)) or not all(map(_is_number, times)):
-        raise DsyncError("the peer sent a list of deletions that is none")
-    return {bytes.fromhex(one): int(time) for one, time in zip(ids, times, strict=True)}
-
-
-def _times_text(times: Mapping[bytes, int]) -> str | None:
-    return " ".join(f"{one.hex()} {time}" for one, time in times.items()) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,12 +238,12 @@ class Mailbox:
             "first_recent_uid": str(self.first_recent_uid),
             "highest_modseq": str(self.highestmodseq),
             "highest_pvt_modseq": "0",
-            "mailbox_lost": _set(self.lost),
-            "mailbox_ignore": _set(self.ignored),
+            "mailbox_lost": present(self.lost),
+            "mailbox_ignore": present(self.ignored),
             "cache_fields": "",
-            "have_guids": _set(self.have_guids),
-            "have_save_guids": _set(self.have_save_guids),
-            "have_only_guid128": _set(self.have_guids and self.have_only_guid128),
+            "have_guids": present(self.have_guids),
+            "have_save_guids": present(self.have_save_guids),
+            "have_only_guid128": present(self.have_guids and self.have_only_guid128),
         }
 
     def equals(self, other: Mailbox) -> bool:
@@ -385,8 +290,8 @@ class Attribute:
             "type": "s" if self.shared else "p",
             "key": self.key,
             "value": self.value,
-            "deleted": _set(self.value is None),
-            "last_change": _number(self.changed_s or None),
+            "deleted": present(self.value is None),
+            "last_change": decimal(self.changed_s or None),
             "modseq": str(self.modseq),
         }
 
@@ -422,17 +327,17 @@ class MailChange:
             kind = ChangeType(fields.text("type"))
         except ValueError as error:
             raise DsyncError("the peer sent a change of an unknown type") from error
-        final, added, removed = _keywords(decode_list(fields.find("keyword_changes") or ""))
+        final, added, removed = keywords_of(decode_list(fields.find("keyword_changes") or ""))
         bits = fields.hexadecimal("final_flags")
         return cls(
             kind,
             fields.number("uid", most=UID_MAX),
             fields.guid("guid"),
             fields.number("modseq", 0),
-            _joined(final, _flags(bits)),
-            _joined(added, _flags(fields.hexadecimal("add_flags"))),
-            _joined(removed, _flags(fields.hexadecimal("remove_flags"))),
-            recent=bool(bits & _RECENT),
+            joined(final, flags_of(bits)),
+            joined(added, flags_of(fields.hexadecimal("add_flags"))),
+            joined(removed, flags_of(fields.hexadecimal("remove_flags"))),
+            recent=bool(bits & RECENT_BIT),
         )
 
     def values(self) -> Values:
@@ -443,58 +348,13 @@ class MailChange:
             "type": self.type.value,
             "uid": str(self.uid),
             "guid": self.guid,
-            "modseq": _number(self.modseq or None),
-            "add_flags": _bits(self.added),
-            "remove_flags": _bits(self.removed),
-            "final_flags": _bits(self.flags, _RECENT if self.recent else 0),
-            "keyword_changes": _keyword_changes(self.flags, self.added, self.removed),
+            "modseq": decimal(self.modseq or None),
+            "add_flags": bits_of(self.added),
+            "remove_flags": bits_of(self.removed),
+            "final_flags": bits_of(self.flags, RECENT_BIT if self.recent else 0),
+            "keyword_changes": keyword_changes(self.flags, self.added, self.removed),
             "virtual_size": NO_SIZE,
         }
-
-
-@cache
-def _flags_of(bits: int) -> frozenset[str]:
-    return frozenset(flag for bit, flag in _BITS.items() if bits & bit)
-
-
-def _flags(bits: int) -> frozenset[str]:
-    return _flags_of(bits & _KNOWN_BITS)
-
-
-def _joined(one: frozenset[str], other: frozenset[str]) -> frozenset[str]:
-    """Return all flags of both, in a set that exists already where that is possible: a mailbox has many alike."""
-    return one | other if one and other else one or other
-
-
-def _bits(flags: frozenset[str], more: int = 0) -> str | None:
-    bits = sum(bit for bit, flag in _BITS.items() if flag in flags) | more
-    return f"{bits:x}" if bits else None
-
-
-def _keywords(changes: Sequence[str]) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """Return the keywords that a mail has, those that it was given, and those that were taken from it."""
-    if not changes:
-        return NO_FLAGS, NO_FLAGS, NO_FLAGS
-    for change in changes:
-        if change[:1] not in tuple("+-=&") or len(change) < 2:
-            raise DsyncError("the peer sent a change of a keyword that is none")
-    return (
-        frozenset(change[1:] for change in changes if change[0] in "=&"),
-        frozenset(change[1:] for change in changes if change[0] in "+&"),
-        frozenset(change[1:] for change in changes if change[0] == "-"),
-    )
-
-
-def _keyword_changes(flags: frozenset[str], added: frozenset[str], removed: frozenset[str]) -> str | None:
-    changes = []
-    for keyword in sorted(flags | added | removed):
-        if keyword.startswith("\\"):
-            continue
-        if keyword in flags:
-            changes.append(("&" if keyword in added else "=") + keyword)
-        else:
-            changes.append(("+" if keyword in added else "-") + keyword)
-    return encode_list(changes) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -541,9 +401,9 @@ class Mail:
             "guid": self.guid or None,
             "uid": str(self.uid) if self.uid else None,
             "pop3_uidl": "",
-            "received_date": _number(self.received_s or None),
-            "saved_date": _number(self.saved_s or None),
-            "stream": _set(self.streams),
+            "received_date": decimal(self.received_s or None),
+            "saved_date": decimal(self.saved_s or None),
+            "stream": present(self.streams),
         }
 
 
@@ -564,8 +424,8 @@ class Finish:
         """Return the values to send."""
         return {
             "error": self.error,
-            "mail_error": _number(self.mail_error),
-            "require_full_resync": _set(self.full_resync),
+            "mail_error": decimal(self.mail_error),
+            "require_full_resync": present(self.full_resync),
         }
 
 

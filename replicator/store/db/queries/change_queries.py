@@ -6,11 +6,18 @@ import sqlite3
 from contextlib import closing
 from typing import cast
 
-from replicator.mail.last_changes import FlagChange, FolderChange, MailboxChanges, SubscriptionChange, TreeChanges
+from replicator.mail.last_changes import (
+    AnnotationChange,
+    FlagChange,
+    FolderChange,
+    MailboxChanges,
+    SubscriptionChange,
+    TreeChanges,
+)
 from replicator.store.db.queries.folder_queries import SHOWN_UIDVALIDITY
 from replicator.store.db.rows.message_rows import unpacked_map
 from resync.entry import ID_BYTES, NOWHERE
-from resync.names_elsewhere import FOREIGN_GUID, holder_of
+from resync.names_elsewhere import FOREIGN_GUID, OWN, holder_of
 
 COUNTER_BITS = 16
 """Bits of a stamp's time below its milliseconds (`protocol.values.Stamp`)."""
@@ -52,6 +59,16 @@ def _foreign_guids(connection: sqlite3.Connection, user: str) -> dict[bytes, byt
     )
     found = ((holder_of(value), name.removeprefix(FOREIGN_GUID)) for name, value in rows)
     return {holder: bytes.fromhex(guid) for holder, guid in found if holder is not None and len(guid) == 2 * ID_BYTES}
+
+
+def annotation_changes(connection: sqlite3.Connection, user: str, mailbox_id: bytes) -> list[AnnotationChange]:
+    """Return the annotations that clients have set at a folder, removed ones included."""
+    rows = connection.execute(
+        f"SELECT name, value, time >> {COUNTER_BITS} FROM annotation WHERE user = ? AND mailbox_id = ?"
+        f" AND substr(name, 1, {len(OWN)}) <> '{OWN}'",
+        (user, mailbox_id),
+    )
+    return [AnnotationChange(*row) for row in rows]
 
 
 def mailbox_changes(connection: sqlite3.Connection, mailbox_id: bytes, above: int) -> MailboxChanges:
