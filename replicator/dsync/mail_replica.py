@@ -57,8 +57,8 @@ _UIDS_OF_ALL = UidSet.of_ranges([(1, 2**32 - 1)])
 class LastSyncs:
     """When mailboxes were synced last, and their MODSEQs after that; shared by all connections.
 
-    Changes of flags up to then are known to the peer, or its own. Kept in memory: after a restart, the next sync of a
-    mailbox takes changes of flags from MODSEQs alone.
+    Changes of flags up to then are known to the peer, or its own. Kept in memory: in the first sync after a restart, a
+    flag that the peer has set before, and cleared since, counts as set here, and the later change is told by MODSEQs.
     """
 
     _known: OrderedDict[tuple[str, bytes], tuple[int, int]] = field(default_factory=OrderedDict)
@@ -216,9 +216,7 @@ class MailReplicaMailbox:
         return (await self._mail.mailbox_changes(self._folder, since)).expunged
 
     async def flag_changes(self, since: int) -> Mapping[int, FlagChanges]:
-        """See `ReplicaMailbox`. Without a memory of the last sync, only a comparison of all mails gets them."""
-        if self._last_sync is None and since:
-            return {}
+        """See `ReplicaMailbox`. Without a memory of the last sync, changes that it made are among them."""
         modseq, after_ms = self._last_sync or (0, 0)
         flags = (await self._mail.mailbox_changes(self._folder, max(since, modseq))).flags
         return {

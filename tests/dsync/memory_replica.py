@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from tempfile import TemporaryFile
@@ -31,6 +31,7 @@ class MemoryMailbox:
     flag_log: list[tuple[int, int, str, bool]] = field(default_factory=list)  # MODSEQ, UID, flag, set?
     checked: tuple[int, int] = 0, 0  # mails and bytes for which there was to be room, the last time
     annotations: dict[tuple[bool, str], Attribute] = field(default_factory=dict)
+    meanwhile: Callable[[], object] | None = None  # what somebody does once a sync has read all mails
     reads: int = 0  # how often a sync has read all mails
 
     def next_modseq(self) -> int:
@@ -70,7 +71,11 @@ class MemoryMailbox:
 
     async def mails(self) -> Sequence[StoredMail]:
         self.reads += 1
-        return [self.stored[uid] for uid in sorted(self.stored)]
+        found = [self.stored[uid] for uid in sorted(self.stored)]
+        if self.meanwhile is not None:
+            self.meanwhile()
+            self.meanwhile = None
+        return found
 
     async def expunged(self, since: int) -> Mapping[int, bytes]:
         return {uid: guid for uid, (modseq, guid) in self.gone.items() if modseq > since}
@@ -124,7 +129,7 @@ class MemoryMailbox:
         self.highestmodseq = max(self.highestmodseq, highestmodseq)
 
     def _put(self, mail: StoredMail, text: bytes) -> int:
-        assert mail.uid >= self.uidnext
+        mail = mail._replace(uid=max(mail.uid, self.uidnext))  # as at a node, if it is taken
         assert mail.guid not in {one.guid for one in self.stored.values()}
         self.stored[mail.uid], self.uidnext = mail._replace(modseq=self.next_modseq()), mail.uid + 1
         self.texts[mail.guid] = text

@@ -174,11 +174,12 @@ class Master:
     dovecot: Dovecot
     address: str
     state: str = ""
+    user: str = USER
 
     async def sync(self, kind: str = "c", *options: str) -> CompletedProcess[bytes]:
         """Sync, and return how that has ended."""
         types: dict[str, Sequence[str]] = {"c": [], "f": ["-f"], "s": ["-s", self.state]}
-        words = ["sync", "-u", USER, *types[kind], *options, self.address]
+        words = ["sync", "-u", self.user, *types[kind], *options, self.address]
         done = await trio.to_thread.run_sync(partial(self.dovecot.run, *words))
         if kind == "s":
             self.state = done.stdout.decode().strip()

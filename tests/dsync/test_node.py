@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from unittest.mock import ANY
 
 import pytest
 import trio
@@ -55,6 +56,32 @@ async def test_both_sides_become_equal(tmp_path: Path, kind: str, location: str,
             if not has_inbox:
                 assert await uidvalidity(mail) == server.status("INBOX")["uidvalidity"]
             assert not any(folder.name.endswith(ASIDE) for folder in await mail.folders(USER))
+
+
+@pytest.mark.parametrize("kind", ["c", "f", "s"])
+async def test_the_last_change_of_a_flag_counts(tmp_path: Path, kind: str) -> None:
+    """Dovecot tells all changes that its log still has, old ones included."""
+    with dovecot() as server:
+        async with one_node(tmp_path) as mail, door(node_replicas(mail, now_ms)) as address:
+            master, sides = Master(server, address), (DovecotSide(server), NodeSide(mail))
+            await sides[0].append(b"Subject: x\r\n\r\n")
+            await sides[0].flag(1, "\\Seen", is_set=True)
+            await sides[0].flag(1, "kw", is_set=True)
+            await sides[0].flag(1, "kw", is_set=False)
+            assert (await master.sync(kind)).returncode == 0
+            await sides[1].flag(1, "\\Seen", is_set=False)
+            await sides[1].flag(1, "kw", is_set=True)
+            for _ in range(3):
+                assert (await master.sync(kind)).returncode == 0
+                assert [await side.shown() for side in sides] == [[(1, ANY, frozenset({"kw"}))]] * 2
+            await sides[0].flag(1, "\\Seen", is_set=True)
+            await sides[1].flag(1, "\\Flagged", is_set=True)
+            assert (await master.sync(kind)).returncode == 0
+            assert [await side.shown() for side in sides] == [[(1, ANY, frozenset({"kw", "\\Seen", "\\Flagged"}))]] * 2
+            await sides[0].flag(1, "\\Seen", is_set=False)
+            for _ in range(2):
+                assert (await master.sync(kind)).returncode == 0
+                assert [await side.shown() for side in sides] == [[(1, ANY, frozenset({"kw", "\\Flagged"}))]] * 2
 
 
 async def uidvalidity(mail: HookedMail) -> str:
