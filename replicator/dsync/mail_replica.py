@@ -10,11 +10,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from hashlib import sha256
+from typing import BinaryIO
 
 import trio
 
 from protocol.units import KIB, MIB
 from protocol.values import UidSet
+from replicator.dsync.kept_keywords import KeptKeywords
 from replicator.dsync.last_syncs import LastSync, LastSyncs
 from replicator.dsync.mail_tree import name_of, tree_of
 from replicator.dsync.replica import SavedAs
@@ -24,7 +26,7 @@ from replicator.dsync.rules.tree import Adopt, Create, Delete, Rename, Step, Sub
 from replicator.dsync.wire.items import Attribute, Mailbox
 from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError
 from replicator.mail.annotations import SPECIAL_USE
-from replicator.mail.flags import SYSTEM_FLAGS, is_keyword
+from replicator.mail.flags import SYSTEM_FLAGS, keywords
 from replicator.mail.mailstore import INBOX, CoreMailStore, Folder, NewMessage, ReceivedBody
 from replicator.mail.view import MailboxView, Message
 
@@ -46,19 +48,31 @@ _FOLDER = 0
 
 DOVECOTS_OWN = "vendor/vendor.dovecot/"
 
+_SYSTEM_FLAGS = frozenset(SYSTEM_FLAGS)
+
 
 class MailReplica:
     """The mail of one user."""
 
-    def __init__(self, mail: CoreMailStore, user: str, last_syncs: LastSyncs, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        mail: CoreMailStore,
+        user: str,
+        last_syncs: LastSyncs,
+        clock_ms: Callable[[], int],
+        open_scratch: Callable[[], BinaryIO],
+    ) -> None:
+        """`open_scratch` opens a nameless file, or raises OSError."""
         self._mail = mail
+        self._open_scratch = open_scratch
         self._user = user
         self._last_syncs = last_syncs
         self._clock_ms = clock_ms
 
     async def tree(self) -> Tree:
         """See `Replica`."""
-        return tree_of(await self._mail.tree_changes(self._user))
+        changes = await self._mail.tree_changes(self._user)
+        return await trio.to_thread.run_sync(tree_of, changes)
 
     async def carry_out(self, step: Step) -> None:
         """See `Replica`."""
@@ -129,8 +143,10 @@ class MailReplica:
         at_ms = self._clock_ms()
         modseq = (await self._mail.open_mailbox(folder)).highestmodseq
         last_sync = self._last_syncs.find(peer, mailbox_id)
-        box = MailReplicaMailbox(self._mail, folder, mailbox_id, last_sync, LastSync(modseq, at_ms))
+        this_sync = LastSync(modseq, at_ms)
+        box = MailReplicaMailbox(self._mail, folder, mailbox_id, (last_sync, this_sync), self._open_scratch)
         yield box
+        box.tell_left_out()
         if box.is_synced:
             self._last_syncs.note(peer, mailbox_id, box.this_sync)
 
@@ -141,30 +157,31 @@ async def with_uidvalidity(mail: CoreMailStore, folder: Folder, uidvalidity: int
         return folder
     try:
         return await mail.keep_uidvalidity(folder, uidvalidity)
-    except FolderExistsError:
+    except (FolderExistsError, InvalidNameError):
         return folder
 
 
 class MailReplicaMailbox:
-    """One mailbox during a sync. `last_sync`: the one before, if it is known; `this_sync`: this one."""
+    """One mailbox during a sync. `syncs`: the one before, if it is known, and this one."""
 
     def __init__(
         self,
         mail: CoreMailStore,
         folder: Folder,
         guid: bytes,
-        last_sync: LastSync | None,
-        this_sync: LastSync,
+        syncs: tuple[LastSync | None, LastSync],
+        open_scratch: Callable[[], BinaryIO],
     ) -> None:
+        self.open_scratch = open_scratch
         self._mail = mail
         self._folder = folder
         self._guid = guid
-        self._last_sync = last_sync
-        self.this_sync = this_sync
+        self._last_sync, self.this_sync = syncs
         self._own_changes: set[tuple[int, str, bool]] = set()
         self.is_synced = False
         self._batch: list[NewMessage] = []
         self._batch_bytes = 0
+        self._keywords: KeptKeywords | None = None  # once a mail is to have some
 
     async def numbers(self) -> Mailbox:
         """See `ReplicaMailbox`."""
@@ -188,9 +205,7 @@ class MailReplicaMailbox:
         return {uid: guid for uid, guid in found.items() if uid not in last.expunged}
 
     async def flag_changes(self, since: int) -> Mapping[int, FlagChanges]:
-        """See `ReplicaMailbox`. Without a memory of the last sync, only a comparison of all mails gets them."""
-        if self._last_sync is None and since:
-            return {}
+        """See `ReplicaMailbox`. Without a memory of the last sync, changes that it made are among them."""
         last = self._last_sync or LastSync(0, 0)
         flags = (await self._mail.mailbox_changes(self._folder, max(since, last.modseq))).flags
         found = dict[int, FlagChanges]()
@@ -224,6 +239,11 @@ class MailReplicaMailbox:
         body = await self._mail.read_body(message)
         await body.check(0, body.skeleton.size_bytes)
         return body.read(0, body.skeleton.size_bytes)
+
+    async def check_room(self, mails: int, size_bytes: int) -> None:
+        """See `ReplicaMailbox`."""
+        await self._save_batch()
+        await self._mail.check_quota(self._folder.user, mails, size_bytes)
 
     async def attributes(self) -> Sequence[Attribute]:
         """See `ReplicaMailbox`. Annotations have no MODSEQ here; those that are news have the mailbox's."""
@@ -274,9 +294,22 @@ class MailReplicaMailbox:
             await self._mail.save(self._folder, await self._new(mail, await sink.finish()))
 
     async def _new(self, mail: SavedAs, body: bytes | ReceivedBody) -> NewMessage:
-        flags = usable(mail.flags)
+        flags = await self._usable(mail.flags)
         self._own(mail.uid, flags)
         return NewMessage(body, flags, mail.received_s * 1000, mail.uid, mail.guid)
+
+    async def _usable(self, flags: frozenset[str]) -> frozenset[str]:
+        """Return those of the flags that a mail here can have."""
+        if self._keywords is None:
+            if flags <= _SYSTEM_FLAGS:
+                return flags
+            self._keywords = KeptKeywords(keywords(await self._mail.open_mailbox(self._folder)))
+        return self._keywords.of(flags)
+
+    def tell_left_out(self) -> None:
+        """Log which keywords of the peer's were left out."""
+        if self._keywords is not None:
+            self._keywords.tell(self._folder)
 
     async def _save_batch(self) -> None:
         batch, self._batch, self._batch_bytes = self._batch, [], 0
@@ -301,7 +334,9 @@ class MailReplicaMailbox:
         view = await self._view()
         alike: dict[FlagChanges, list[int]] = {}
         for uid, change in changes.items():
-            alike.setdefault(FlagChanges(usable(change.added), change.removed), []).append(uid)
+            usable = FlagChanges(await self._usable(change.added), change.removed)
+            if usable.added or usable.removed:
+                alike.setdefault(usable, []).append(uid)
         for one, uids in alike.items():
             for uid in uids:
                 self._own(uid, one.added, one.removed)
@@ -339,8 +374,3 @@ def _stored(message: Message) -> StoredMail:
     received_ms, saved_ms = message.received_ms, message.saved_ms
     saved_s = (received_ms if saved_ms is None else saved_ms) // 1000
     return StoredMail(message.uid, message.guid, message.modseq, message.flags, received_ms // 1000, saved_s)
-
-
-def usable(flags: frozenset[str]) -> frozenset[str]:
-    """Return those of the flags that a mail here can have."""
-    return frozenset(flag for flag in flags if flag in SYSTEM_FLAGS or is_keyword(flag))

@@ -8,6 +8,7 @@ destination sends requests and its new state only, and the source all but reques
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
@@ -34,6 +35,7 @@ from replicator.dsync.wire.items import (
     MailChange,
     MailRequest,
 )
+from replicator.errors import MailError
 
 CHANGES_MAX = 1_000_000
 """Mails, with expunged ones, of one mailbox: the list is in memory."""
@@ -72,12 +74,17 @@ class MailboxSync:
         self._own = own
         self._theirs = theirs
         self._state = state
+        self.failure: DsyncError | MailError | None = None  # why this side has not taken over all
         self._names: dict[str, str] = {}  # GUIDs as the master writes them, where that is in another way
         self._sources: dict[str, str] = {}  # GUIDs of mails, by those of their copies
         self._has_strangers = False
 
     async def run(self, direction: Direction) -> bool:
-        """Bring both sides to one state, and return True if one had to be changed. Raises DsyncError, MailError."""
+        """Bring both sides to one state, and return True if one had to be changed. Raises DsyncError, MailError.
+
+        Where that fails while mails come in, the conversation goes on, and `failure` tells why: the master understands
+        an error only after its last mailbox.
+        """
         known = await self._known()
         tells, takes = direction in {Direction.BOTH, Direction.THERE}, direction is not Direction.THERE
         plan, requests = Plan(uidnext=known.numbers.uidnext, common_uid=known.numbers.uidnext - 1), list[MailRequest]()
@@ -97,9 +104,14 @@ class MailboxSync:
             requests = await self._peer.all(MailRequest, CHANGES_MAX)
             await self._send_mails(known.mails, requests)
         if takes:
-            await self._carry_out(plan)
-            for attribute in attributes_to_take(own, attributes, self._state):
-                await self._box.set_attribute(attribute)
+            placement = Placement(self._peer, self._box, plan, self._sources)
+            try:
+                await self._carry_out(plan, placement)
+                for attribute in attributes_to_take(own, attributes, self._state):
+                    await self._box.set_attribute(attribute)
+            except (DsyncError, MailError) as error:
+                self.failure = error
+                await placement.pass_over_rest()
         state = await self._new_state(plan, direction)
         await self._peer.send(state)
         theirs = await self._peer.one(MailboxState)
@@ -188,13 +200,14 @@ class MailboxSync:
         """Return the master's changes, with GUIDs as this side writes them."""
         changes = list[MailChange]()
         latest = 0
-        while (change := await self._peer.one_or_end(MailChange)) is not None:
-            if change.uid <= latest or len(changes) >= CHANGES_MAX:
-                raise DsyncError("the peer sent changes whose UIDs do not ascend, or too many")
-            if change.type is not ChangeType.EXPUNGE and not change.guid:
-                raise DsyncError("the peer sent a mail without a GUID")
-            latest = change.uid
-            changes.append(replace(change, guid=self._guid(change.guid)) if change.guid else change)
+        async with aclosing(self._peer.each(MailChange, CHANGES_MAX)) as received:
+            async for change in received:
+                if change.uid <= latest:
+                    raise DsyncError("the peer sent changes whose UIDs do not ascend")
+                if change.type is not ChangeType.EXPUNGE and not change.guid:
+                    raise DsyncError("the peer sent a mail without a GUID")
+                latest = change.uid
+                changes.append(replace(change, guid=self._guid(change.guid)) if change.guid else change)
         return changes
 
     def _guid(self, name: str) -> str:
@@ -214,7 +227,7 @@ class MailboxSync:
         self._names |= {guid: self._names.get(source, source) for guid, source in self._sources.items()}
         return changes
 
-    async def _carry_out(self, plan: Plan) -> None:
+    async def _carry_out(self, plan: Plan, placement: Placement) -> None:
         """Take over the master's changes while its mails come in."""
         box = self._box
         await box.raise_numbers(uidnext=1, highestmodseq=self._theirs.highestmodseq)
@@ -223,7 +236,7 @@ class MailboxSync:
         if plan.flags:
             await box.change_flags(plan.flags)
         try:
-            await Placement(self._peer, box, plan, self._sources).run()
+            await placement.run()
             await box.raise_numbers(uidnext=plan.uidnext, highestmodseq=self._theirs.highestmodseq)
         finally:
             with trio.move_on_after(MOVE_S, shield=True):
@@ -248,7 +261,8 @@ class MailboxSync:
         """Return up to where both sides are equal now: only up to the old mails if others have changed the mailbox."""
         after = await self._box.numbers()
         own = self._own
-        if plan.own_uids or direction is Direction.HERE:  # UIDs differ, or the master lacks mails of this side
+        if plan.own_uids or direction is Direction.HERE or self.failure is not None:
+            # Mails may have other UIDs at the master, or not be there, so the next sync compares all.
             return MailboxState(own.mailbox_id, own.uidvalidity, 0, 0, after.messages)
         is_alone = after.uidnext == plan.uidnext and not self._has_strangers
         common_modseq = own.highestmodseq if direction is Direction.THERE else self._theirs.highestmodseq
