@@ -155,8 +155,10 @@ async def door(
         nursery.cancel_scope.cancel()
 
 
-def node_replicas(mail: HookedMail, clock_ms: Callable[[], int]) -> Callable[[str], Replica]:
-    """Return what makes replicas over a node's mail."""
+def node_replicas(mail: HookedMail, clock_ms: Callable[[], int], *, forgets: bool = False) -> Callable[[str], Replica]:
+    """Return what makes replicas over a node's mail. `forgets`: as if the node were started anew before each sync."""
+    if forgets:
+        return lambda user: MailReplica(mail, user, LastSyncs(), clock_ms)
     return partial(MailReplica, mail, last_syncs=LastSyncs(), clock_ms=clock_ms)
 
 

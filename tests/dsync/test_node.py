@@ -83,6 +83,24 @@ async def test_the_last_change_of_a_flag_counts(tmp_path: Path, kind: str) -> No
                 assert [await side.shown() for side in sides] == [[(1, ANY, frozenset({"kw", "\\Flagged"}))]] * 2
 
 
+@pytest.mark.parametrize("kind", ["c", "s"])
+@pytest.mark.parametrize("seed", first(1, range(3)))
+async def test_both_sides_become_equal_where_the_node_is_restarted(tmp_path: Path, kind: str, seed: int) -> None:
+    random = Random(f"{kind} {seed}")
+    with dovecot() as server:
+        async with one_node(tmp_path) as mail, door(node_replicas(mail, now_ms, forgets=True)) as address:
+            sides = DovecotSide(server), NodeSide(mail)
+            histories = [History(side, random) for side in sides]
+            master = Master(server, address)
+            for number in range(ROUNDS):
+                for history in histories:
+                    await history.go_on()
+                done = await master.sync(kind)
+                assert done.returncode == 0, (number, done)
+                left, right = [await side.shown() for side in sides]
+                assert left == right, (number, [history.deeds for history in histories])
+
+
 async def uidvalidity(mail: HookedMail) -> str:
     return str((await mail.folder(USER, "INBOX")).uidvalidity)
 
