@@ -28,8 +28,6 @@ class Handshake:
     backup_send: bool = False
     backup_recv: bool = False
     no_backup_overwrite: bool = False
-    no_mail_sync: bool = False
-    lock_timeout: int = 0
     sync_box: str | None = None
     sync_box_guid: str | None = None
     namespaces: str | None = None
@@ -46,8 +44,6 @@ class Handshake:
             fields.is_set("backup_send"),
             fields.is_set("backup_recv"),
             fields.is_set("no_backup_overwrite"),
-            fields.is_set("no_mail_sync"),
-            fields.number("lock_timeout", 0),
             fields.find("sync_box"),
             fields.find("sync_box_guid"),
             fields.find("sync_ns_prefix"),
@@ -183,7 +179,6 @@ class Mailbox:
     highestmodseq: int
     highest_private_modseq: int = 0
     lost: bool = False
-    ignored: bool = False
     have_guids: bool = True
     have_save_guids: bool = True
     have_only_guid128: bool = True
@@ -200,7 +195,6 @@ class Mailbox:
             fields.number("highest_modseq"),
             fields.number("highest_pvt_modseq"),
             fields.is_set("mailbox_lost"),
-            fields.is_set("mailbox_ignore"),
             fields.is_set("have_guids"),
             fields.is_set("have_save_guids"),
             fields.is_set("have_only_guid128"),
