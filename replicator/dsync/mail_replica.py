@@ -166,6 +166,7 @@ class MailReplicaMailbox:
         self._mail = mail
         self._folder = folder
         self._last_sync = last_sync
+        self._read: dict[int, bytes] = {}  # GUIDs by UID, as `mails` has returned them
         self._batch: list[NewMessage] = []
         self._batch_bytes = 0
 
@@ -179,6 +180,7 @@ class MailReplicaMailbox:
     async def mails(self) -> Sequence[StoredMail]:
         """See `ReplicaMailbox`."""
         messages = (await self._view()).snapshot()
+        self._read = {message.uid: message.guid for message in messages}
         return await trio.to_thread.run_sync(lambda: [_stored(message) for message in sorted(messages)])
 
     async def expunged(self, since: int) -> Mapping[int, bytes]:
@@ -263,19 +265,21 @@ class MailReplicaMailbox:
     async def move(self, uids: Mapping[int, int]) -> None:
         """See `ReplicaMailbox`."""
         for some in _ascending(uids):
-            await self._mail.renumber(await self._view(), some)
+            view = await self._view()
+            await self._mail.renumber(view, {old: new for old, new in some.items() if self._is_same(view, old)})
 
     async def expunge(self, uids: Sequence[int]) -> None:
         """See `ReplicaMailbox`."""
-        await self._mail.expunge(await self._view(), UidSet.of(uids))
+        view = await self._view()
+        await self._mail.expunge(view, UidSet.of(uid for uid in uids if self._is_same(view, uid)))
 
     async def set_flags(self, flags: Mapping[int, frozenset[str]]) -> None:
         """See `ReplicaMailbox`."""
         view = await self._view()
         alike: dict[tuple[frozenset[str], frozenset[str]], list[int]] = {}
         for uid, wanted in flags.items():
-            message = view.messages.get(uid)
-            if message is not None:
+            if self._is_same(view, uid):
+                message = view.messages[uid]
                 change = usable(wanted) - message.flags, message.flags - wanted
                 alike.setdefault(change, []).append(uid)
         for (added, removed), uids in alike.items():
@@ -290,6 +294,11 @@ class MailReplicaMailbox:
         view = await self._view()
         if view.uidnext < uidnext or view.highestmodseq < highestmodseq:
             await self._mail.raise_numbers(self._folder, uidnext, highestmodseq)
+
+    def _is_same(self, view: MailboxView, uid: int) -> bool:
+        """Return True if the UID names the mail that it has named before: a merge may give it to another one."""
+        message = view.messages.get(uid)
+        return message is not None and message.guid == self._read.get(uid)
 
     async def _view(self) -> MailboxView:
         """Return the mailbox as it is once all mails are saved."""

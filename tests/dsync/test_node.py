@@ -300,3 +300,23 @@ def subjects(address: Address) -> list[bytes]:
         client.login(USER, "secret")
         client.select()
         return [part[1] for part in client.fetch("1:*", "BODY.PEEK[]")[1] if isinstance(part, tuple)]
+
+
+async def test_a_uid_that_names_another_mail_by_then_is_left_alone(tmp_path: Path) -> None:
+    """Branches that join give UIDs to other mails: here a mail gets another UID, and its own is asked for."""
+    async with one_node(tmp_path) as mail:
+        side = NodeSide(mail)
+        for number in range(2):
+            await side.append(b"Subject: %d\r\n\r\n" % number)
+        folder = await mail.folder(USER, "INBOX")
+        replica = node_replicas(mail, now_ms)(USER)
+        async with replica.mailbox(folder.mailbox_id, "peer") as box:
+            assert box is not None
+            await box.mails()
+            view = await mail.open_mailbox(folder)
+            await mail.renumber(view, {1: 3})
+            await mail.renumber(view, {2: 4})
+            await box.expunge([1, 2, 3, 4])
+            await box.set_flags({3: frozenset({"\\Seen"})})
+            await box.move({4: 9})
+        assert [(uid, flags) for uid, _, flags in await side.shown()] == [(3, frozenset()), (4, frozenset())]
