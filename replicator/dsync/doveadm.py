@@ -35,7 +35,6 @@ class Command:
     """A request for a sync of this user's mail."""
 
     user: str
-    arguments: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +144,7 @@ class DoveadmMachine:
             self.refuse(Refusal.USAGE, "this server only takes part in syncs of one user's mail, as dsync-server")
             return None
         self._state = _State.COMMANDED
-        return Command(words[1], tuple(words[3:]))
+        return Command(words[1])
 
     def _close(self, why: str) -> None:
         self.refused = why

@@ -179,6 +179,7 @@ class MailReplicaMailbox:
         self._last_sync, self.this_sync = syncs
         self._own_changes: set[tuple[int, str, bool]] = set()
         self.is_synced = False
+        self._read: dict[int, bytes] = {}  # GUIDs by UID, as `mails` has returned them
         self._batch: list[NewMessage] = []
         self._batch_bytes = 0
         self._keywords: KeptKeywords | None = None  # once a mail is to have some
@@ -193,6 +194,7 @@ class MailReplicaMailbox:
     async def mails(self) -> Sequence[StoredMail]:
         """See `ReplicaMailbox`."""
         messages = (await self._view()).snapshot()
+        self._read = {message.uid: message.guid for message in messages}
         return await trio.to_thread.run_sync(lambda: [_stored(message) for message in sorted(messages)])
 
     async def expunged(self, since: int) -> Mapping[int, bytes]:
@@ -320,14 +322,15 @@ class MailReplicaMailbox:
         """See `ReplicaMailbox`."""
         for some in _ascending(uids):
             view = await self._view()
-            for old, new in some.items():
-                if old in view.messages:
-                    self._own(new, view.messages[old].flags)
-            await self._mail.renumber(view, some)
+            same = {old: new for old, new in some.items() if self._is_same(view, old)}
+            for old, new in same.items():
+                self._own(new, view.messages[old].flags)
+            await self._mail.renumber(view, same)
 
     async def expunge(self, uids: Sequence[int]) -> None:
         """See `ReplicaMailbox`."""
-        await self._mail.expunge(await self._view(), UidSet.of(uids))
+        view = await self._view()
+        await self._mail.expunge(view, UidSet.of(uid for uid in uids if self._is_same(view, uid)))
 
     async def change_flags(self, changes: Mapping[int, FlagChanges]) -> None:
         """See `ReplicaMailbox`."""
@@ -335,7 +338,7 @@ class MailReplicaMailbox:
         alike: dict[FlagChanges, list[int]] = {}
         for uid, change in changes.items():
             usable = FlagChanges(await self._usable(change.added), change.removed)
-            if usable.added or usable.removed:
+            if self._is_same(view, uid) and (usable.added or usable.removed):
                 alike.setdefault(usable, []).append(uid)
         for one, uids in alike.items():
             for uid in uids:
@@ -351,6 +354,11 @@ class MailReplicaMailbox:
         view = await self._view()
         if view.uidnext < uidnext or view.highestmodseq < highestmodseq:
             await self._mail.raise_numbers(self._folder, uidnext, highestmodseq)
+
+    def _is_same(self, view: MailboxView, uid: int) -> bool:
+        """Return True if the UID names the mail that it has named before: a merge may give it to another one."""
+        message = view.messages.get(uid)
+        return message is not None and message.guid == self._read.get(uid)
 
     async def _view(self) -> MailboxView:
         """Return the mailbox as it is once all mails are saved."""

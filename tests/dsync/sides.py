@@ -159,9 +159,12 @@ async def door(
         nursery.cancel_scope.cancel()
 
 
-def node_replicas(mail: HookedMail, clock_ms: Callable[[], int]) -> Callable[[str], Replica]:
-    """Return what makes replicas over a node's mail."""
-    return partial(MailReplica, mail, last_syncs=LastSyncs(), clock_ms=clock_ms, open_scratch=TemporaryFile)
+def node_replicas(mail: HookedMail, clock_ms: Callable[[], int], *, forgets: bool = False) -> Callable[[str], Replica]:
+    """Return what makes replicas over a node's mail. `forgets`: as if the node were started anew before each sync."""
+    replica = partial(MailReplica, mail, clock_ms=clock_ms, open_scratch=TemporaryFile)
+    if forgets:
+        return lambda user: replica(user, last_syncs=LastSyncs())
+    return partial(replica, last_syncs=LastSyncs())
 
 
 Doveadm = Callable[..., Awaitable[CompletedProcess[bytes]]]

@@ -15,6 +15,7 @@ import trio
 import trustme
 
 from replicator.config import Address, CertificateConfig, DoveadmConfig, ListenConfig, default_config
+from replicator.dsync.rules.stored_mail import FlagChanges
 from replicator.errors import MailError, QuotaExceededError
 from replicator.mail.flags import MAX_KEYWORDS
 from replicator.mail.mailstore import NewMessage
@@ -80,6 +81,24 @@ async def test_the_last_change_of_a_flag_counts(tmp_path: Path, kind: str) -> No
             for _ in range(2):
                 assert (await master.sync(kind)).returncode == 0
                 assert [await side.shown() for side in sides] == [[(1, ANY, frozenset({"kw", "\\Flagged"}))]] * 2
+
+
+@pytest.mark.parametrize("kind", ["c", "s"])
+@pytest.mark.parametrize("seed", first(1, range(3)))
+async def test_both_sides_become_equal_where_the_node_is_restarted(tmp_path: Path, kind: str, seed: int) -> None:
+    random = Random(f"{kind} {seed}")
+    with dovecot() as server:
+        async with one_node(tmp_path) as mail, door(node_replicas(mail, now_ms, forgets=True)) as address:
+            sides = DovecotSide(server), NodeSide(mail)
+            histories = [History(side, random) for side in sides]
+            master = Master(server, address)
+            for number in range(ROUNDS):
+                for history in histories:
+                    await history.go_on()
+                done = await master.sync(kind)
+                assert done.returncode == 0, (number, done)
+                left, right = [await side.shown() for side in sides]
+                assert left == right, (number, [history.deeds for history in histories])
 
 
 async def uidvalidity(mail: HookedMail) -> str:
@@ -346,3 +365,23 @@ def subjects(address: Address) -> list[bytes]:
         client.login(USER, "secret")
         client.select()
         return [part[1] for part in client.fetch("1:*", "BODY.PEEK[]")[1] if isinstance(part, tuple)]
+
+
+async def test_a_uid_that_names_another_mail_by_then_is_left_alone(tmp_path: Path) -> None:
+    """Branches that join give UIDs to other mails: here a mail gets another UID, and its own is asked for."""
+    async with one_node(tmp_path) as mail:
+        side = NodeSide(mail)
+        for number in range(2):
+            await side.append(b"Subject: %d\r\n\r\n" % number)
+        folder = await mail.folder(USER, "INBOX")
+        replica = node_replicas(mail, now_ms)(USER)
+        async with replica.mailbox(folder.mailbox_id, "peer") as box:
+            assert box is not None
+            await box.mails()
+            view = await mail.open_mailbox(folder)
+            await mail.renumber(view, {1: 3})
+            await mail.renumber(view, {2: 4})
+            await box.expunge([1, 2, 3, 4])
+            await box.change_flags({3: FlagChanges(added=frozenset({"\\Seen"}))})
+            await box.move({4: 9})
+        assert [(uid, flags) for uid, _, flags in await side.shown()] == [(3, frozenset()), (4, frozenset())]

@@ -177,3 +177,11 @@ async def test_nonsense_is_told_and_counted(services: DsyncServices, registry: C
         await stream.send_all(BEGIN + SYNC + b"Cx\n")
         assert b"\nFthe peer sent a change of an unknown type" in await until(stream)
     assert count(registry, "failed") == 1
+
+
+async def test_a_storage_without_guids_is_refused(services: DsyncServices, registry: CollectorRegistry) -> None:
+    without = Mailbox(b"1" * 16, 1, 1, 0, 1, 1, have_save_guids=False)
+    async with connected(DsyncServer(services)) as stream:
+        await stream.send_all(BEGIN + SYNC + END_OF_LIST + line_of(Deletions()) + line_of(without))
+        assert b"\nFthe master's storage keeps no GUIDs" in await until(stream)
+    assert count(registry, "failed") == 1

@@ -162,7 +162,7 @@ def test_handshakes() -> None:
     [found] = events(head, f"H{encode_record(values)}\n".encode())
     assert names.startswith("hostname")
     assert found == Handshake(
-        "vm", "s", backup_recv=True, no_backup_overwrite=True, lock_timeout=30, sync_box="Work",
+        "vm", "s", backup_recv=True, no_backup_overwrite=True, sync_box="Work",
         exclude_mailboxes=("Tr*", "\\Junk"),
     )  # fmt: skip
 

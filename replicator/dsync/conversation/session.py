@@ -209,6 +209,8 @@ class Session:
 
     async def _sync_mailbox(self, theirs: Mailbox) -> None:
         state = self._states.get(theirs.mailbox_id)
+        if not (theirs.have_guids and theirs.have_save_guids):
+            raise DsyncError("the master's storage keeps no GUIDs of mails, so none can be told from another")
         if theirs.mailbox_id in self._adoptions:
             await self._carry_out(self._adoptions[theirs.mailbox_id])
         async with self._replica.mailbox(theirs.mailbox_id, self._master) as box:
@@ -226,10 +228,8 @@ class Session:
                 and self._settled.has(self._master, own, theirs)
                 and all(one.modseq < own.highestmodseq for one in await box.attributes())  # which numbers do not show
             )
-            if not is_settled and own.equals(theirs):
-                own = replace(
-                    own, first_recent_uid=0
-                )  # to differ: equal numbers alone do not show that mails are equal
+            if not is_settled and own.equals(theirs):  # which does not show that mails are equal, so make a difference
+                own = replace(own, first_recent_uid=0)
             await self._answer(own)
             if is_settled:
                 return

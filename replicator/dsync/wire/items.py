@@ -34,8 +34,6 @@ class Handshake:
     backup_send: bool = False
     backup_recv: bool = False
     no_backup_overwrite: bool = False
-    no_mail_sync: bool = False
-    lock_timeout: int = 0
     sync_box: str | None = None
     sync_box_guid: str | None = None
     namespaces: str | None = None
@@ -55,8 +53,6 @@ class Handshake:
             fields.is_set("backup_send"),
             fields.is_set("backup_recv"),
             fields.is_set("no_backup_overwrite"),
-            fields.is_set("no_mail_sync"),
-            fields.number("lock_timeout", 0),
             fields.find("sync_box"),
             fields.find("sync_box_guid"),
             fields.find("sync_ns_prefix"),
