@@ -184,3 +184,23 @@ def test_folder_whose_modseq_cannot_be_kept_gets_new_uids(served: ServedNode, in
     assert "INBOX: gets new UIDs: " in result["notes"][0]
     listed = json.loads(invoke("mailbox", "list", "alice", "--json", "--url", served.url).stdout)
     assert listed["folders"][0]["uidvalidity"] != UIDVALIDITY
+
+
+@pytest.mark.parametrize(("uidnext", "is_kept"), [(6, False), (3, True)])
+def test_uid_of_mail_that_the_source_has_expunged_may_name_no_other(
+    served: ServedNode, invoke: Invoke, tmp_path: Path, uidnext: int, *, is_kept: bool
+) -> None:
+    root = numbered(tmp_path / "Maildir", [1, 2], 3)
+    imported(served, invoke, root)
+
+    async def deliver() -> None:
+        await served.mail.deliver("alice", NewMessage(b"by another way"))
+
+    served.run(deliver)
+    assert uids(served) == [1, 2, 3]
+    (root / "cur" / "1:2,S").rename(root / "cur" / "1:2,SF")
+    write_list(root, [1, 2], uidnext)  # 6: mail came and went there
+    result = imported(served, invoke, root)
+    assert result["folders"][0]["uids_kept"] == is_kept
+    assert bool(result["notes"]) == (not is_kept)
+    assert uids(served) == [1, 2, 3]
