@@ -11,6 +11,7 @@ folder, its annotations go with it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ from resync.entry import (
     TreeMerge,
     TreeRow,
 )
+from resync.kept_uidvalidity import holders, may_become_one_of
 from resync.merge import in_parts
 from resync.state import RISEN_MAX, ContradictionError, joined
 
@@ -200,14 +202,16 @@ def renamed(folder: FolderState, name: str, stamp: Stamp) -> FolderState:
     return folder._replace(name=name, time=stamp.time, sid=UNITED if is_united(folder) else stamp.sid)
 
 
-def uidvalidities_after(highest: int) -> Iterator[int]:
+def uidvalidities_after(highest: int, kept: Sequence[int] = ()) -> Iterator[int]:
     """Yield UIDVALIDITYs for new folders, at last the maximum for ever.
 
-    `highest` is the highest one that any of the user's folders has or had.
+    `highest` is the highest one that any of the user's folders has or had; `kept`, in order, are those of other
+    servers, which none of the new ones can become.
     """
     while True:
         highest = min(highest + UIDVALIDITY_STEP, UIDVALIDITY_MAX)
-        yield highest
+        if highest == UIDVALIDITY_MAX or not may_become_one_of(highest, kept):
+            yield highest
 
 
 def merge_trees(ours: TreeState, theirs: TreeState) -> TreeState:
@@ -222,7 +226,9 @@ def merge_trees(ours: TreeState, theirs: TreeState) -> TreeState:
     for name in ours.subscriptions.keys() | theirs.subscriptions.keys():
         subscriptions = [tree.subscriptions[name] for tree in (ours, theirs) if name in tree.subscriptions]
         merged.subscriptions[name] = max(subscriptions, key=lambda one: (one.time, one.sid, one.subscribed))
-    uidvalidities = uidvalidities_after(max((folder.uidvalidity for folder in merged.folders.values()), default=0))
+    kept = sorted({number for side in (ours, theirs) for number in holders(side.annotations.values())})
+    highest = max((folder.uidvalidity for folder in merged.folders.values()), default=0)
+    uidvalidities = uidvalidities_after(highest, kept)
     _unite_names(merged, uidvalidities)
     _keep_uidvalidities_apart(merged, (ours, theirs), uidvalidities)
     _create_parents(merged, (ours, theirs), uidvalidities)
@@ -327,6 +333,7 @@ def _keep_uidvalidities_apart(tree: TreeState, sides: Sequence[TreeState], uidva
         if lower[1] != higher[1] and higher[0] - lower[0] < UIDVALIDITY_STEP
         for holder in (lower, higher)
     }
+    close |= _close_to_kept(given, sides)
     for mailbox_id in sorted(tree.folders):
         folder = tree.folders[mailbox_id]
         if (folder.uidvalidity, mailbox_id) in close and folder.sid != GIVEN_UP:
@@ -338,6 +345,19 @@ def _keep_uidvalidities_apart(tree: TreeState, sides: Sequence[TreeState], uidva
             tree.folders[past] = FolderState(
                 past, folder.user, GIVEN_UP, uidvalidity, deleted=True, time=1, sid=GIVEN_UP
             )
+
+
+def _close_to_kept(given: Sequence[tuple[int, bytes]], sides: Sequence[TreeState]) -> set[tuple[int, bytes]]:
+    """Return the folders whose own UIDVALIDITY may become one of another server that another folder keeps."""
+    kept = [item for side in sides for item in holders(side.annotations.values()).items()]
+    return {
+        (own, mailbox_id)
+        for number, holder in kept
+        for own, mailbox_id in given[
+            bisect_left(given, (number - RISEN_MAX, b"")) : bisect_left(given, (number + 1, b""))
+        ]
+        if mailbox_id != holder
+    }
 
 
 def _create_parents(tree: TreeState, sides: Sequence[TreeState], uidvalidities: Iterator[int]) -> None:

@@ -36,7 +36,7 @@ from replicator.store.db import schema
 from replicator.store.db.entry_validation import NamedHead
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
-from replicator.store.log import entry_removal, sequencer
+from replicator.store.log import entry_removal, folder_sequencer, sequencer
 from replicator.store.log.sequencer import NewMail
 from replicator.store.store import Store
 from resync.entry import FolderCreate
@@ -159,7 +159,7 @@ def _move_in(
         innermost.append(folder_names(crowd.mailboxes)[-1])
     for user in users:
         for name in innermost:
-            sequencer.create_folder(tx, user, name, environment.new_guid(), spare_ids=spare_ids)
+            folder_sequencer.create_folder(tx, user, name, environment.new_guid(), spare_ids=spare_ids)
     for entry in [one.entry for one in tx.commit.logged]:
         for folder in entry.changes:
             assert isinstance(folder, FolderCreate)

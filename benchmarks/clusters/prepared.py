@@ -30,7 +30,7 @@ from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries, schema
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
-from replicator.store.log import entry_removal, sequencer
+from replicator.store.log import entry_removal, folder_sequencer, sequencer
 from replicator.store.store import Store
 
 CLUSTER = "mail"
@@ -120,7 +120,7 @@ async def _create(store: Store, environment: Environment, user: str, folder: str
     for name in dict.fromkeys((INBOX, folder)):
         if name not in await store.read(lambda reader: queries.folders(reader, user)):
             spare_ids = iter(environment.new_guid, b"")
-            create = partial(sequencer.create_folder, user=user, name=name, mailbox_id=environment.new_guid())
+            create = partial(folder_sequencer.create_folder, user=user, name=name, mailbox_id=environment.new_guid())
             await store.write(partial(create, spare_ids=spare_ids))
     return (await store.read(lambda reader: queries.folders(reader, user)))[folder].key(user)
 

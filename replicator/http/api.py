@@ -267,16 +267,18 @@ def _batch(packed: bytes) -> list[_Batched]:
 def _batched(number: int, one: object) -> _Batched:
     match (*one, None) if isinstance(one, tuple) and len(one) == WITHOUT_UID else one:
         case (None | int() as received_ms, tuple() as flags, bytes() as body, None | int() as uid) if (
-            not {bool} & {type(received_ms), type(uid)}
-            and 0 <= (received_ms or 0) <= TIME_MAX_MS
-            and 1 <= (uid or 1) <= UID_MAX
-            and uid != 0
+            (received_ms is None or _is_number(received_ms, 0, TIME_MAX_MS))
+            and (uid is None or _is_number(uid, 1, UID_MAX))
             and all(isinstance(flag, str) for flag in flags)
             and body
         ):
             return received_ms, flags, body, uid
     expected = "[received_ms or nil, [flag, ...], body, uid or nil]"
     raise ProblemError(HTTPStatus.BAD_REQUEST, f"message {number} of the batch is not {expected}")
+
+
+def _is_number(value: int, low: int, high: int) -> bool:
+    return not isinstance(value, bool) and low <= value <= high
 
 
 def _checkpoint_response(

@@ -35,6 +35,14 @@ class FolderDocument(TypedDict):
     uidvalidity: int
 
 
+class NumbersDocument(TypedDict):
+    """The numbers of a folder's mailbox, as clients see them."""
+
+    uidvalidity: int
+    uidnext: int
+    highestmodseq: int
+
+
 class SubscriptionDocument(TypedDict):
     """A name, and whether the user is subscribed to it."""
 

@@ -8,7 +8,7 @@ from replicator.http.message import ProblemError, Request
 
 TIME_MAX_MS = 2**48 - 1  # as many bits as a stamp has (design section 2)
 MESSAGE_ID_CHARS_MAX = 1000
-MODSEQ_MAX = 2**62 - 1  # as IMAP has them, less a bit (design section 5)
+MODSEQ_MAX = 2**39  # that can be kept (design section 5)
 
 PARAMETERS = {
     "address": "an IP address, or a network such as 10.1.0.0/16 (all)",

@@ -12,15 +12,6 @@ SPECIAL_USE = "/private/specialuse"
 """The annotation that holds a folder's special uses, separated by spaces (RFC 6154 section 4)."""
 SPECIAL_USES = ("\\Archive", "\\Drafts", "\\Junk", "\\Sent", "\\Trash")
 r"""The special uses (RFC 6154) that a folder can have: none presents the mail of others, as \All and \Flagged do."""
-OWN = "/private/vendor/mail-replicator/"
-"""The beginning of the names of annotations that nodes alone set, and no client sees."""
-KEPT_UIDVALIDITY = OWN + "uidvalidity"
-"""The annotation of a folder that holds the UIDVALIDITY that its mailbox has at another server (design section 3)."""
-UIDVALIDITY_HOLDER = KEPT_UIDVALIDITY + "/"
-"""The beginning of the names of the account's annotations that say which folder has a UIDVALIDITY of another server.
-
-The UIDVALIDITY follows. The value is the folder's mailbox id in hexadecimal and the UIDVALIDITY of its own.
-"""
 USER_TABLE = ":users"
 """The account whose annotations are the users of the cluster (`replicator.user_table`); no user's name has a colon.
 
@@ -37,19 +28,6 @@ BYTES_AT_ONCE_MAX = 2 * MIB
 _NAME = re.compile(r"/(?:private|shared)(?:/[!-$&-)+-.0-~]+)+")
 """RFC 5464 section 3.2: levels without `*` and `%`, here of printable ASCII; names are the same in upper case."""
 _VENDOR_LEVELS = 5  # "", scope, "vendor", token, name
-
-
-def held_by(mailbox_id: bytes, own: int) -> bytes:
-    """Return the value by which the account says that this folder, of this UIDVALIDITY of its own, has another one."""
-    return f"{mailbox_id.hex()} {own}".encode()
-
-
-def holder_of(value: bytes) -> bytes | None:
-    """Return the mailbox id in a value that `held_by` returned; None for any other value."""
-    try:
-        return bytes.fromhex(value.decode("ascii").partition(" ")[0])
-    except ValueError:
-        return None
 
 
 def check_owner_name(user: str) -> None:

@@ -19,7 +19,10 @@ _RANGE = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}|\*))?")
 
 
 class SeenMessages(NamedTuple):
-    """Messages of one mailbox, in UID order, and the head at which a client has seen them."""
+    """Messages of one mailbox, in UID order, and the head at which a client has seen them.
+
+    `uidvalidity` is that of the tree.
+    """
 
     user: str
     mailbox_id: bytes
@@ -33,7 +36,7 @@ async def seen(view: MailboxView, uids: UidSet, run_in_thread: ThreadRunner) -> 
     head, found = view.head, [*islice(_found(view, uids), FOUND_AT_ONCE + 1)]
     if len(found) > FOUND_AT_ONCE:
         found = await run_in_thread(partial(_among, view.snapshot(), uids))
-    return SeenMessages(view.user, view.mailbox_id, view.uidvalidity, head, found)
+    return SeenMessages(view.user, view.mailbox_id, view.own or view.uidvalidity, head, found)
 
 
 def parse_uids(text: str) -> UidSet:

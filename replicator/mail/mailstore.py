@@ -37,12 +37,13 @@ PAUSES_S = 30 * 60.0  # total pauses that a client may make while it sends a mes
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder of a user."""
+    """A folder of a user. `uidvalidity` is as clients see it; `own`: that of the tree, if clients see another one."""
 
     user: str
     name: str
     mailbox_id: bytes
     uidvalidity: int
+    own: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +164,9 @@ class SearchTextSlice(NamedTuple):
 class NewMessage:
     """A message to be stored. If `received_ms` is None, it is received now.
 
-    `uid` and `guid` are those that it has at another server (RFC 8474 EMAILID), if it comes from one: it gets this UID,
-    unless UIDNEXT is above it. A message whose GUID the folder holds is not stored again.
+    `uid`: the UID that it has at another server; it gets this one, unless UIDNEXT is above it. `guid` is its EMAILID
+    (RFC 8474); with None, one follows from the UID and the body, or, without a UID, it gets a new one. A message whose
+    GUID the folder holds is not stored again.
     """
 
     body: bytes | ReceivedBody = field(repr=False)
@@ -379,24 +381,25 @@ class MailStore(Protocol):
 
 
 class CoreMailStore(MailStore, Protocol):
-    """The node's mail as doors in the core see it: also what imports need, to keep what clients know of mailboxes.
+    """A `MailStore`, and what imports and Dovecot's dsync need besides: to keep what clients know of a mailbox.
 
-    Numbers of another server are kept by the rules of design section 3.
+    Design section 3, "Numbers of another server", has the rules.
     """
 
     async def raise_numbers(self, folder: Folder, uidnext: int, modseq: int) -> None:
         """Raise a folder's UIDNEXT and HIGHESTMODSEQ to at least these. UIDs that are left out are never used.
 
-        Raises FolderNotFoundError, MailboxFullError; UnavailableError also while a neighbour runs a version that does
-        not know raised numbers.
+        HIGHESTMODSEQ is to be raised before mail and flags come: clients ask for the changes above it. Raises
+        FolderNotFoundError, MailboxFullError; UnavailableError also while a neighbour runs a version that does not know
+        raised numbers.
         """
         ...
 
     async def renumber(self, mailbox: MailboxView, wanted: Mapping[int, int]) -> None:
         """Give messages, by the UIDs that the view shows, other UIDs; each keeps its GUID, and has a new placement.
 
-        A message whose new UID is below UIDNEXT gets the next one; the order of UIDs is that of the old ones. Raises as
-        `raise_numbers` does.
+        A message whose new UID is below UIDNEXT gets the next one; the order of UIDs is that of the old ones. One that
+        has another UID by then keeps that. Raises as `raise_numbers` does.
         """
         ...
 

@@ -135,7 +135,7 @@ class LatestChanges:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class MailboxView:
-    """The live state of one mailbox at this node."""
+    """The live state of one mailbox at this node. `uidvalidity` and `own` as in a `Folder`."""
 
     mailbox_id: bytes
     user: str
@@ -150,6 +150,7 @@ class MailboxView:
     subscribers: set[Subscription] = field(default_factory=set)
     recent_from: int = 0
     r"""Messages from this UID on are `\Recent` in the next session; 0 if none has claimed since the view was built."""
+    own: int | None = None
     uids: array[int] | None = None
     """The UIDs, ascending, which all sessions share that select the mailbox, so the array never changes; None if nobody
     has gathered them since a message came or went."""
@@ -169,6 +170,7 @@ class MailboxView:
         highestmodseq: int,
         rows: Iterable[Message],
         head: Dot | None = None,
+        own: int | None = None,
     ) -> MailboxView:
         """Build a view over these rows."""
         messages = SortedDict((row.uid, row) for row in rows)
@@ -178,7 +180,7 @@ class MailboxView:
             for flag in row.flags:
                 flagged.setdefault(flag, []).append(row.uid)
         view.by_flag = {flag: SortedSet(uids) for flag, uids in flagged.items()}
-        view.head = head
+        view.head, view.own = head, own
         return view
 
     @property

@@ -31,6 +31,8 @@ class WatchedFolder(NamedTuple):
     unseen: int = 0
     uidnext: int = 1
     highestmodseq: int = 0
+    own: int | None = None
+    """See `Folder`."""
 
     @property
     def arrivals(self) -> tuple[bytes, int, int, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
+from hashlib import blake2b
 from itertools import groupby
 
 import trio
@@ -22,7 +23,7 @@ from replicator.errors import (
     MailError,
     UnavailableError,
 )
-from replicator.mail.annotations import KEPT_UIDVALIDITY, OWN, check_annotation_name
+from replicator.mail.annotations import check_annotation_name
 from replicator.mail.folder_watch import FolderSubscription
 from replicator.mail.lookup import SeenMessages, seen
 from replicator.mail.mailstore import (
@@ -69,7 +70,8 @@ from replicator.store.db.rows import recent
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.sequencer import NewMail
 from replicator.store.store import Store
-from resync.entry import NOWHERE, tree_id
+from resync.entry import ID_BYTES, NOWHERE, tree_id
+from resync.kept_uidvalidity import KEPT_UIDVALIDITY, OWN
 
 REFUSED_MAX = 10_000  # users
 RENUMBERED_MAX = 500  # messages that get other UIDs by one entry
@@ -269,7 +271,7 @@ class ClusterMailStore:
         return self._bodies.upload()
 
     async def save(self, folder: Folder, message: NewMessage) -> SavedMessage:
-        """See `MailStore`. A save names no UIDs, so if the folder has been replaced, the new one gets the message."""
+        """See `MailStore`. If the folder has been replaced, the new one gets the message."""
         [saved] = await self.save_all(folder, [message])
         return saved
 
@@ -293,7 +295,7 @@ class ClusterMailStore:
         """
         inbox = MailboxKey(user, self._environment.new_guid(), 0)
         async with self._quotas.room(user, _room_of([message])), AsyncExitStack() as stack:
-            (mail,) = await self._prepared(stack, [message])
+            (mail,) = await self._prepared(stack, Folder(user, INBOX, inbox.mailbox_id, 0), [message])
             if mail.stored.parts is not None:
                 return None
             await self._coordinator.router.claim_new(_tree(user), inbox)
@@ -314,7 +316,7 @@ class ClusterMailStore:
     async def save_all(self, folder: Folder, messages: Sequence[NewMessage]) -> Sequence[SavedMessage]:
         """See `MailStore`. After an error, the messages that are there already are removed.
 
-        Those that bring a GUID stay: they may have been there before, and can be saved again.
+        Those that bring a UID or a GUID stay: they may have been there before, and can be saved again.
         """
         saved: list[tuple[Folder, Added]] = []
         if any(message.uid is not None for message in messages):
@@ -323,12 +325,13 @@ class ClusterMailStore:
             try:
                 for some in _parts(messages):
                     async with AsyncExitStack() as stack:
-                        for mails in _entries(await self._prepared(stack, some)):
+                        for mails in _entries(await self._prepared(stack, folder, some)):
                             saved.append(await self._save(folder, mails))
                             folder = saved[-1][0]
             except MailError:
                 # RFC 3502 section 6.3.11: no partial appending.
-                for to, added in saved if all(message.guid is None for message in messages) else ():
+                is_new = all(message.uid is None and message.guid is None for message in messages)
+                for to, added in saved if is_new else ():
                     await self._uid_retry.take_back(MailboxKey.of(to), added)
                 raise
         return [
@@ -345,19 +348,31 @@ class ClusterMailStore:
             except FolderNotFoundError:
                 folder = await self._become(folder)
 
-    async def _prepared(self, stack: AsyncExitStack, messages: Iterable[NewMessage]) -> Sequence[NewMail]:
+    async def _prepared(
+        self, stack: AsyncExitStack, folder: Folder, messages: Iterable[NewMessage]
+    ) -> Sequence[NewMail]:
         """Prepare the messages, whose attachments are held until the stack is left."""
         mails = list[NewMail]()
         for message in messages:
             if mails:
                 await trio.lowlevel.checkpoint()  # each body is hashed and compressed
-            mails.append(self._new_mail(message, await stack.enter_async_context(self._bodies.prepared(message.body))))
+            mails.append(
+                self._new_mail(folder, message, await stack.enter_async_context(self._bodies.prepared(message.body)))
+            )
         return mails
 
-    def _new_mail(self, message: NewMessage, stored: StoredBody) -> NewMail:
+    def _new_mail(self, folder: Folder, message: NewMessage, stored: StoredBody) -> NewMail:
         received_ms = self._environment.clock_ms() if message.received_ms is None else message.received_ms
-        guid = message.guid or self._environment.new_guid()
-        return NewMail(guid, received_ms, tuple(sorted(message.flags)), stored, message.uid)
+        return NewMail(
+            self._guid(folder, message, stored), received_ms, tuple(sorted(message.flags)), stored, message.uid
+        )
+
+    def _guid(self, folder: Folder, message: NewMessage, stored: StoredBody) -> bytes:
+        """Return the message's GUID: what brings its UID along is the same message when it is saved again."""
+        if message.guid is not None or message.uid is None:
+            return message.guid or self._environment.new_guid()
+        named = b"%b:%d:%b" % (folder.mailbox_id, message.uid, stored.content_hash)
+        return blake2b(named, digest_size=ID_BYTES).digest()
 
     async def _become(self, folder: Folder) -> Folder:
         """Return the folder that now has this name, once this node knows of it; the master does already.
@@ -388,7 +403,7 @@ class ClusterMailStore:
         for first in range(0, len(found), RENUMBERED_MAX):
             some = found[first : first + RENUMBERED_MAX]
             uids, guids = UidSet.of(one.uid for one in some), tuple(one.guid for one in some)
-            key = MailboxKey(mailbox.user, mailbox.mailbox_id, mailbox.uidvalidity)
+            key = MailboxKey.of(mailbox)
             await self._coordinator.submit(RenumberRequest(key, uids, guids, tuple(wanted[one.uid] for one in some)))
 
     async def keep_uidvalidity(self, folder: Folder, uidvalidity: int | None) -> Folder:
@@ -397,7 +412,11 @@ class ClusterMailStore:
         await self._coordinator.readiness.wait(_tree(folder.user))
         value = None if uidvalidity is None else b"%d" % uidvalidity
         await self._coordinator.submit(AnnotateRequest(folder.user, folder.mailbox_id, ((KEPT_UIDVALIDITY, value),)))
-        return await self.folder(folder.user, folder.name)
+        self._folders.forget(folder.user)
+        now = await self.folder(folder.user, folder.name)
+        if uidvalidity not in {None, now.uidvalidity}:
+            raise UnavailableError("this node does not show the folder's new UIDVALIDITY yet; try again")
+        return now
 
     def _check_neighbours(self) -> None:
         """Raise UnavailableError if a neighbour does not know entries that raise numbers."""

@@ -338,7 +338,7 @@ def _mailboxes(reader: Connection, user: str | None) -> list[tuple[FolderRecord,
     for owner in [user] if user is not None else queries.users(reader):
         known = {chain.id: chain for chain in queries.chains_of(reader, owner)}
         for _, record in sorted(queries.folders(reader, owner).items()):
-            chain = known.get(record.mailbox_id) or Chain(record.mailbox_id, owner, record.uidvalidity)
+            chain = known.get(record.mailbox_id) or Chain(record.mailbox_id, owner, record.own)
             found.append((record, chain))
     return found
 

@@ -61,7 +61,7 @@ class Deed:
       theirs; `changed` messages of both branches differed in flags or placements; of `differing` ones the given entries
       do not tell which of these they are; `removed` were expunged on a branch;
       `risen`, if this one has raised the UIDVALIDITY, is by how much merges have raised it in all.
-    - `raised`: UIDNEXT became `uidnext`, and the UIDs below it that no message has are never used.
+    - `raised`: UIDNEXT or HIGHESTMODSEQ, or both, to those of another server; UIDNEXT became, or was, `uidnext`.
     - `folder_created`, `folder_renamed`, `folder_deleted`: `folder`, and `was`, its name before; None: not known.
     - `subscribed`, `unsubscribed`: `folder`.
     - `annotated`: `folder`, or None for the account; `names` are those of the annotations.

@@ -202,12 +202,15 @@ GROUPS = (
             Call(f"{_USER}/folders/Archive/uidvalidity?uidvalidity=1700000000", 409,
                  "another folder has, or has had, it, or the folder has had mail"),
             Call(f"{_USER}/folders/None/uidvalidity?uidvalidity=1", 404, "there is no such folder"),
-        ), told="For a folder whose mail comes from another server, so that clients keep their caches."),
+        ), told="For a folder whose mail comes from another server, so that clients keep their caches. Without the"
+                " parameter, the folder has its own again."),
         Shown("PUT", "/api/v1/users/{user}/folders/{name}/numbers", (
             Call(f"{_USER}/folders/New/numbers?uidnext=40&modseq=900", 200, "it has at least these numbers"),
             Call(f"{_USER}/folders/New/numbers?uidnext=0", 400, "a number makes no sense"),
             Call(f"{_USER}/folders/None/numbers?uidnext=40", 404, "there is no such folder"),
-        ), told="The same. UIDs below UIDNEXT that no mail has are never used."),
+        ), told="For a folder whose mail comes from another server: raise `modseq` before its mail comes, with"
+                " `uidnext=1`, and `uidnext` afterwards. Numbers only rise; UIDs below UIDNEXT that no mail has are"
+                " never used."),
         Shown("DELETE", "/api/v1/users/{user}/folders/{name}", (
             Call(f"{_USER}/folders/New", 200, "it is deleted with its mail; those below it stay"),
             Call(f"{_USER}/folders/New", 404, "there is no such folder"),

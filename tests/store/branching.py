@@ -16,7 +16,8 @@ from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
-from replicator.store.log import forks, sequencer
+from replicator.store.log import folder_sequencer, forks, sequencer
+from replicator.store.log.sequencer import NewUid
 from resync.entry import NOWHERE, Entry, anchor, tree_id
 from resync.state import MailboxState
 from tests.resync.replaying import replay
@@ -117,7 +118,7 @@ class World:
     def renumber(self, one: CheckedNode) -> None:
         if one.rows:
             uids = self.rng.sample(sorted(one.rows), self.rng.randint(1, min(3, len(one.rows))))
-            wanted = [(one.rows[uid].guid, one.uidnext + self.rng.randint(-1, 4)) for uid in uids]
+            wanted = [NewUid(uid, one.rows[uid].guid, one.uidnext + self.rng.randint(-1, 4)) for uid in uids]
             one.node.write(lambda tx: sequencer.renumber(tx, INBOX, wanted))
 
     def raise_numbers(self, one: CheckedNode) -> None:
@@ -142,11 +143,11 @@ class World:
         folder, subscribed = self.rng.choice([*known, one.node.guid()]), self.rng.random() < 0.5
         home, value = self.rng.choice([NOWHERE, folder]), self.rng.choice([None, self.rng.randbytes(2)])
         changes: list[Callable[[Transaction], object]] = [
-            lambda tx: sequencer.create_folder(tx, ALICE, name, one.node.guid(), spare_ids=new_ids),
-            lambda tx: sequencer.rename_folder(tx, ALICE, folder, name, spare_ids=new_ids),
-            lambda tx: sequencer.delete_folder(tx, ALICE, folder),
-            lambda tx: sequencer.subscribe(tx, ALICE, name, subscribed=subscribed),
-            lambda tx: sequencer.annotate(tx, ALICE, home, [(f"/private/{self.rng.choice('ab')}", value)]),
+            lambda tx: folder_sequencer.create_folder(tx, ALICE, name, one.node.guid(), spare_ids=new_ids),
+            lambda tx: folder_sequencer.rename_folder(tx, ALICE, folder, name, spare_ids=new_ids),
+            lambda tx: folder_sequencer.delete_folder(tx, ALICE, folder),
+            lambda tx: folder_sequencer.subscribe(tx, ALICE, name, subscribed=subscribed),
+            lambda tx: folder_sequencer.annotate(tx, ALICE, home, [(f"/private/{self.rng.choice('ab')}", value)]),
         ]
         with suppress(MailError):
             one.node.write(self.rng.choice(changes))

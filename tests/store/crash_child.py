@@ -19,7 +19,7 @@ from replicator.mail.view import MailboxView
 from replicator.runtime.environment import Environment
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import MailboxKey, folders
-from replicator.store.log import sequencer
+from replicator.store.log import folder_sequencer, sequencer
 from replicator.store.log.sequencer import CopySource
 from replicator.store.store import Store
 from tests.store.harness import connection_of
@@ -148,14 +148,14 @@ async def change_folders(store: Store, rng: random.Random) -> None:
         match op:
             case "create":
                 await store.write(
-                    lambda tx: sequencer.create_folder(tx, USER, step.name, folder, spare_ids=iter(()))  # noqa: B023
+                    lambda tx: folder_sequencer.create_folder(tx, USER, step.name, folder, spare_ids=iter(()))  # noqa: B023
                 )
             case "rename":
                 await store.write(
-                    lambda tx: sequencer.rename_folder(tx, USER, folder, step.name, spare_ids=iter(()))  # noqa: B023
+                    lambda tx: folder_sequencer.rename_folder(tx, USER, folder, step.name, spare_ids=iter(()))  # noqa: B023
                 )
             case _:
-                await store.write(lambda tx: sequencer.delete_folder(tx, USER, folder))  # noqa: B023
+                await store.write(lambda tx: folder_sequencer.delete_folder(tx, USER, folder))  # noqa: B023
         known[folder] = step.name
         if not step.name:
             del known[folder]

@@ -20,7 +20,7 @@ from replicator.store.db import tally as tallies
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.tally import NOTHING, Tally, shown
 from replicator.store.db.transaction import Transaction
-from replicator.store.log import sequencer
+from replicator.store.log import folder_sequencer, sequencer
 from replicator.store.log.sequencer import CopySource, Flagged, Placed
 from replicator.store.store import Store
 from resync.entry import NOWHERE, Change, Entry
@@ -111,25 +111,25 @@ def flagging(
 
 
 def creating(name: str, mailbox_id: bytes, user: str = ALICE) -> Job[Dot]:
-    return lambda tx: sequencer.create_folder(tx, user, name, mailbox_id, spare_ids=spare_ids(mailbox_id, name))
+    return lambda tx: folder_sequencer.create_folder(tx, user, name, mailbox_id, spare_ids=spare_ids(mailbox_id, name))
 
 
 def renaming(mailbox_id: bytes, name: str, user: str = ALICE) -> Job[Dot]:
-    return lambda tx: sequencer.rename_folder(tx, user, mailbox_id, name, spare_ids=spare_ids(mailbox_id, name))
+    return lambda tx: folder_sequencer.rename_folder(tx, user, mailbox_id, name, spare_ids=spare_ids(mailbox_id, name))
 
 
 def deleting(mailbox_id: bytes, user: str = ALICE) -> Job[Dot]:
-    return lambda tx: sequencer.delete_folder(tx, user, mailbox_id)
+    return lambda tx: folder_sequencer.delete_folder(tx, user, mailbox_id)
 
 
 def subscribing(name: str, *, subscribed: bool = True, user: str = ALICE) -> Job[Dot | None]:
-    return lambda tx: sequencer.subscribe(tx, user, name, subscribed=subscribed)
+    return lambda tx: folder_sequencer.subscribe(tx, user, name, subscribed=subscribed)
 
 
 def annotating(mailbox_id: bytes = NOWHERE, user: str = ALICE, **values: bytes | None) -> Job[Dot | None]:
     """Set `/private/NAME` to the values."""
     named = [(f"/private/{name}", value) for name, value in values.items()]
-    return lambda tx: sequencer.annotate(tx, user, mailbox_id, named)
+    return lambda tx: folder_sequencer.annotate(tx, user, mailbox_id, named)
 
 
 def spare_ids(mailbox_id: bytes, name: str) -> Iterator[bytes]:

@@ -10,7 +10,7 @@ from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
-from replicator.store.log import sequencer
+from replicator.store.log import folder_sequencer, sequencer
 from replicator.store.log.sequencer import CopySource
 from resync.entry import NOWHERE
 from resync.row import Row
@@ -90,11 +90,11 @@ def folders(node: MemoryNode, key: MailboxKey, rng: random.Random) -> None:
     subscribed = rng.random() < 0.5
     home, value = rng.choice([NOWHERE, folder]), rng.choice([None, rng.randbytes(2)])
     changes: list[Callable[[Transaction], object]] = [
-        lambda tx: sequencer.create_folder(tx, key.user, name, node.guid(), spare_ids=new_ids),
-        lambda tx: sequencer.rename_folder(tx, key.user, folder, name, spare_ids=new_ids),
-        lambda tx: sequencer.delete_folder(tx, key.user, folder),
-        lambda tx: sequencer.subscribe(tx, key.user, name, subscribed=subscribed),
-        lambda tx: sequencer.annotate(tx, key.user, home, [(f"/private/{rng.choice('ab')}", value)]),
+        lambda tx: folder_sequencer.create_folder(tx, key.user, name, node.guid(), spare_ids=new_ids),
+        lambda tx: folder_sequencer.rename_folder(tx, key.user, folder, name, spare_ids=new_ids),
+        lambda tx: folder_sequencer.delete_folder(tx, key.user, folder),
+        lambda tx: folder_sequencer.subscribe(tx, key.user, name, subscribed=subscribed),
+        lambda tx: folder_sequencer.annotate(tx, key.user, home, [(f"/private/{rng.choice('ab')}", value)]),
     ]
     with suppress(MailError):
         node.write(rng.choice(changes))

@@ -26,7 +26,6 @@ from replicator.status import (
     CheckpointResult,
     ChosenMail,
     ExpungeResult,
-    FolderCounts,
     FolderList,
     MailboxStatus,
     NodeStatus,
@@ -308,10 +307,9 @@ class NodeClient(NodeConnection):
         path = f"/api/v1/users/{segment(user)}/messages/batch"
         return self.parsed_by(_saved_uids, self.ask("POST", path, {"mailbox": mailbox}, msgpack.packb(batch), MSGPACK))
 
-    def raise_numbers(self, user: str, mailbox: str, uidnext: int, modseq: int) -> FolderCounts:
+    def raise_numbers(self, user: str, mailbox: str, uidnext: int, modseq: int) -> None:
         """Raise a folder's UIDNEXT and HIGHESTMODSEQ to at least these."""
-        query = {"uidnext": str(uidnext), "modseq": str(modseq)}
-        return self.read(FolderCounts, self.ask("PUT", f"{_folder(user, mailbox)}/numbers", query))
+        self.ask("PUT", f"{_folder(user, mailbox)}/numbers", {"uidnext": str(uidnext), "modseq": str(modseq)})
 
     def keep_uidvalidity(self, user: str, mailbox: str, uidvalidity: int | None) -> int:
         """Give a folder that never had mail this UIDVALIDITY, with None its own again; return the one that it has."""

@@ -104,16 +104,25 @@ class FolderImport:
             if self._here.uidvalidity != wanted:
                 uidvalidity = self._client.keep_uidvalidity(self._user, self._folder.name, wanted)
                 self._here = replace(self._here, uidvalidity=uidvalidity)
-            if self._folder.highestmodseq is not None:
-                self._client.raise_numbers(self._user, self._folder.name, 1, self._folder.highestmodseq)
         except RefusedError as error:
             if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise
-            if self._here.uidvalidity == wanted:  # clients would miss changes below the HIGHESTMODSEQ that they know
-                self._client.keep_uidvalidity(self._user, self._folder.name, None)
             self.notes.append(f"{self._folder.name}: gets new UIDs: {error.detail}")
             return False
+        self._raise_modseq()
         return True
+
+    def _raise_modseq(self) -> None:
+        """Raise HIGHESTMODSEQ to that of the source, before anything changes here that its clients are to hear of."""
+        if self._folder.highestmodseq is None:
+            return
+        try:
+            self._client.raise_numbers(self._user, self._folder.name, 1, self._folder.highestmodseq)
+        except RefusedError as error:
+            if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise
+            # So high that none here will ever reach it: a client that knows it is told everything, each time.
+            self.notes.append(f"{self._folder.name}: HIGHESTMODSEQ is not kept: {error.detail}")
 
     def _save_all(self, reader: FolderReader, messages: Sequence[SourceMessage]) -> None:
         """Save messages in their order, reading ahead while the node works."""

@@ -33,7 +33,7 @@ def deed(done: Deed) -> str:
         case "flags_cleared":
             return f"{names} off UID {uids(done.uids)}"
         case "raised":
-            return f"UIDNEXT raised to {done.uidnext}"
+            return f"UIDNEXT or HIGHESTMODSEQ raised; UIDNEXT {done.uidnext}"
         case "merged":
             return f"merge: {', '.join(_merged(done)) or 'nothing differed'}"
         case kind:

@@ -39,14 +39,13 @@ async def list_folders(services: HttpServices, request: Request) -> Response:
     folders = dict[str, FolderCounts]()
     for folder in await services.mail.folders(user):
         with suppress(FolderNotFoundError):  # it has been deleted meanwhile
-            folders[folder.name] = await counts(services, folder, is_subscribed=folder.name in subscribed)
+            folders[folder.name] = await _counts(services, folder, is_subscribed=folder.name in subscribed)
         await trio.lowlevel.checkpoint()
     found = FolderList(user, tuple(folders.values()), tuple(sorted(subscribed - {*folders})), services.keep_expunged_s)
     return Response(HTTPStatus.OK, await services.run_in_thread(lambda: encode_json(asdict(found))))
 
 
-async def counts(services: HttpServices, folder: Folder, *, is_subscribed: bool) -> FolderCounts:
-    """Return what is told of a folder."""
+async def _counts(services: HttpServices, folder: Folder, *, is_subscribed: bool) -> FolderCounts:
     status = await services.mail.status(folder)
     return FolderCounts(
         name=folder.name,

@@ -2,25 +2,23 @@
 
 | route | answers |
 |---|---|
-| `PUT /api/v1/users/USER/folders/NAME/numbers?uidnext=&modseq=` | `FolderCounts`: at least these numbers |
+| `PUT /api/v1/users/USER/folders/NAME/numbers?uidnext=&modseq=` | its numbers, at least these |
 | `PUT /api/v1/users/USER/folders/NAME/uidvalidity?uidvalidity=` | the folder with it; without the parameter its own |
 
-The rules are those of design section 3: numbers only rise, and a folder that has had mail keeps its UIDVALIDITY.
+The rules are those of design section 3: numbers only rise, and a folder that has had mail keeps its UIDVALIDITY. An
+import asks for the UIDVALIDITY, raises HIGHESTMODSEQ, brings the mail, and at last raises UIDNEXT.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from protocol.values import UID_MAX
-from replicator.http.documents import FolderDocument
-from replicator.http.mail.folder_routes import counts, document
+from replicator.http.documents import FolderDocument, NumbersDocument
+from replicator.http.mail.folder_routes import document
 from replicator.http.message import Request, Response, json_response
 from replicator.http.parameters import MODSEQ_MAX, number
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices, known_user
 from replicator.mail.mailstore import canonical_name
-from replicator.status import FolderCounts
 
 
 async def put_numbers(services: HttpServices, request: Request) -> Response:
@@ -29,8 +27,11 @@ async def put_numbers(services: HttpServices, request: Request) -> Response:
     folder = await services.mail.folder(user, name)
     uidnext = number(request, "uidnext", UID_MAX, minimum=1) or 1
     await services.mail.raise_numbers(folder, uidnext, number(request, "modseq", MODSEQ_MAX) or 0)
-    subscribed = name in await services.mail.subscriptions(user)
-    return json_response(asdict(await counts(services, folder, is_subscribed=subscribed)))
+    status = await services.mail.status(folder)
+    numbers = NumbersDocument(
+        uidvalidity=folder.uidvalidity, uidnext=status.uidnext, highestmodseq=status.highestmodseq
+    )
+    return json_response(numbers)
 
 
 async def put_uidvalidity(services: HttpServices, request: Request) -> Response:
@@ -45,7 +46,7 @@ _FOLDER = "/api/v1/users/{user}/folders/{name}"
 NUMBER_ROUTES: tuple[Route[HttpServices], ...] = (
     Route(
         "PUT", f"{_FOLDER}/numbers", put_numbers, query=frozenset({"uidnext", "modseq"}),
-        needed=frozenset({"uidnext"}), answer=FolderCounts,
+        needed=frozenset({"uidnext"}), answer=NumbersDocument,
     ),
     Route(
         "PUT", f"{_FOLDER}/uidvalidity", put_uidvalidity, query=frozenset({"uidvalidity"}), answer=FolderDocument,

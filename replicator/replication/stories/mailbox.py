@@ -36,7 +36,7 @@ _HOW: Mapping[Event, MasterHow] = {
 async def story_of(reader: Reader, coordinator: Coordinator, user: str, name: str, clock_ms: int) -> MailboxStory:
     """Return what is known. Raises FolderNotFoundError, DatabaseFailedError, DatabaseDamagedError."""
     known = await find_folder(reader, coordinator.sid, user, name)
-    folder = Folder(user, known.name, known.mailbox_id, known.uidvalidity)
+    folder = Folder(user, known.name, known.mailbox_id, known.uidvalidity, known.own)
     facts = await reader.read(partial(story_rows.mailbox_facts, key=MailboxKey.of(folder)))
     asked = _Asked(coordinator, folder, facts.chain)
     await asked.ask_all()

@@ -48,7 +48,9 @@ HASH_BYTES = 32
 NUMBER_MAX = 1 << 62  # of MODSEQs, times and dates: leaves room to count below 2**63, where SQLite's integers end
 SIZE_MAX = 1 << 40  # of a message: far above what doors accept; 2**22 of them still add up below 2**63
 USER_MAX_BYTES = 320  # an address has 64 + 1 + 255 (RFC 5321 section 4.5.3.1)
-MODSEQ_STEP_MAX = 1 << 40  # of a merge or a raise, above our MODSEQ: room for what another branch, or server, numbered
+MODSEQ_STEP_MAX = 1 << 40  # of a merge, above our MODSEQ: room for what the other branch numbered meanwhile
+RAISED_MODSEQ_MAX = 1 << 39
+"""Highest MODSEQ that a raise may give: a node that has nothing yet takes over no state above `MODSEQ_STEP_MAX`."""
 PREDECESSORS_MAX = 2  # a merge joins two branches
 
 _TREE_CHANGES = (FolderCreate, FolderRename, FolderDelete, FolderSubscribe, FolderAnnotate, TreeMerge)
@@ -271,11 +273,18 @@ def contradiction(tx: Transaction, chain: Chain | None, entry: Entry) -> str | N
         return "a user other than its predecessor's"
     if entry.modseq <= chain.highestmodseq:
         return "a MODSEQ that was already given out"
-    if entry.modseq > chain.highestmodseq + (MODSEQ_STEP_MAX if entry.skips_modseqs else 1):
+    if entry.modseq > _modseq_max(chain, entry):
         return "a MODSEQ that skips others"
     if _forks_against_itself(tx, chain, entry):
         return "a predecessor that lacks an earlier entry of the same node"
     return _in_tree(tx, chain, entry) if entry.is_tree else _in_mailbox(tx, chain, entry)
+
+
+def _modseq_max(chain: Chain, entry: Entry) -> int:
+    following = chain.highestmodseq + 1
+    if entry.is_merge:
+        return chain.highestmodseq + MODSEQ_STEP_MAX
+    return max(following, RAISED_MODSEQ_MAX) if entry.skips_modseqs else following
 
 
 def _forks_against_itself(tx: Transaction, chain: Chain, entry: Entry) -> bool:

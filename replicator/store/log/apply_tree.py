@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from protocol.values import context_of
-from replicator.mail.annotations import KEPT_UIDVALIDITY, UIDVALIDITY_HOLDER, holder_of
 from replicator.mail.mailstore import INBOX
 from replicator.store.db.chain import Chain
 from replicator.store.db.transaction import Transaction
@@ -21,6 +20,7 @@ from resync.entry import (
     TreeMerge,
 )
 from resync.folder_tree import loses_annotations, renamed
+from resync.kept_uidvalidity import KEPT_UIDVALIDITY, holders_in
 
 FolderRow = tuple[bytes, str, str, int, int, int, str]
 """The columns of `folder`, in order."""
@@ -108,11 +108,8 @@ def _write_annotation(tx: Transaction, chain: Chain, after: AnnotationState) -> 
     ).fetchone()
     tx.connection.execute("REPLACE INTO annotation VALUES (?,?,?,?,?,?)", after)
     _replace(chain, before, after)
-    if after.name == KEPT_UIDVALIDITY:
-        tx.commit.retired.append(after.mailbox_id)
-    elif after.name.startswith(UIDVALIDITY_HOLDER):
-        values = [value for value in (after.value, before and before[3]) if isinstance(value, bytes)]
-        tx.commit.retired += [holder for value in values if (holder := holder_of(value)) is not None]
+    for value in (after.value, None if before is None else before[3]):
+        tx.commit.retired += holders_in(after.mailbox_id, after.name, value)
 
 
 def _remove_annotations(tx: Transaction, chain: Chain, user: str, mailbox_id: bytes) -> None:

@@ -26,18 +26,19 @@ class KnownFolder(NamedTuple):
     name: str
     uidvalidity: int
     is_deleted: bool
+    own: int
 
 
 def folder_named(connection: sqlite3.Connection, user: str, name: str) -> KnownFolder | None:
     """Return the folder of this name that clients see, or else the one that was deleted last."""
     seen = queries.folder(connection, user, name)
     query = (
-        f"SELECT f.mailbox_id, f.name, {queries.SHOWN_UIDVALIDITY}, f.deleted FROM folder f"
+        f"SELECT f.mailbox_id, f.name, {queries.SHOWN_UIDVALIDITY}, f.deleted, {queries.OWN_UIDVALIDITY} FROM folder f"
         " LEFT JOIN chain c ON c.id = f.mailbox_id WHERE f.user = ? AND f.name = ? AND f.sid <> ?"
         " ORDER BY f.mailbox_id = ? DESC, f.deleted, f.time DESC LIMIT 1"
     )
     row = connection.execute(query, (user, name, GIVEN_UP, b"" if seen is None else seen.mailbox_id)).fetchone()
-    return None if row is None else KnownFolder(row[0], row[1], row[2], bool(row[3]))
+    return None if row is None else KnownFolder(row[0], row[1], row[2], bool(row[3]), row[4])
 
 
 def folder_names(connection: sqlite3.Connection, user: str) -> dict[bytes, str]:
@@ -156,10 +157,12 @@ class Holding(NamedTuple):
 def folders_of(connection: sqlite3.Connection, user: str) -> list[KnownFolder]:
     """Return all folders that the user has, or had; those that clients see come first."""
     query = (
-        f"SELECT f.mailbox_id, f.name, {queries.SHOWN_UIDVALIDITY}, f.deleted FROM folder f"
+        f"SELECT f.mailbox_id, f.name, {queries.SHOWN_UIDVALIDITY}, f.deleted, {queries.OWN_UIDVALIDITY} FROM folder f"
         " LEFT JOIN chain c ON c.id = f.mailbox_id WHERE f.user = ? AND f.sid <> ? ORDER BY f.deleted, f.time DESC"
     )
-    return [KnownFolder(row[0], row[1], row[2], bool(row[3])) for row in connection.execute(query, (user, GIVEN_UP))]
+    return [
+        KnownFolder(row[0], row[1], row[2], bool(row[3]), row[4]) for row in connection.execute(query, (user, GIVEN_UP))
+    ]
 
 
 def at_uid(connection: sqlite3.Connection, mailbox_id: bytes, uid: int) -> list[Holding]:

@@ -172,7 +172,7 @@ class RemoteMail:
         """See `MailStore`. Asks only if a message has come since the last session of this door claimed."""
         if view.uidnext <= view.recent_from:
             return view.recent_from
-        where = Folder(view.user, "", view.mailbox_id, view.uidvalidity)
+        where = Folder(view.user, "", view.mailbox_id, view.uidvalidity, view.own)
         first, claimed = cast("tuple[int, int]", await self._ask("claim_recent", where))
         view.recent_from = max(view.recent_from, claimed)
         return first

@@ -369,7 +369,8 @@ async def _check_caches(known: _Known, world: World, caches: Iterable[Cache]) ->
             continue  # it includes entries that were lost with the disks that held them
         node = nodes[number % len(nodes)]
         connection = connection_of(node.store)
-        fits = uidvalidity_of(connection, cache.mailbox_id) == cache.uidvalidity
+        shown = queries.uidvalidities(connection, cache.mailbox_id)
+        fits = shown is not None and shown[0] == cache.uidvalidity
         mailboxes = {cache.mailbox_id} if fits else set()
         folder = queries.folder(connection, cache.user, cache.name)
         is_believed = folder is not None and folder.uidvalidity == cache.uidvalidity  # as its client can tell

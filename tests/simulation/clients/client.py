@@ -30,7 +30,7 @@ from tests.store.harness import connection_of
 FOLDERS = (INBOX, "Work", "Work/Done", "Trash")
 FOLDER_WEIGHTS = (6, 2, 1, 1)
 FLAGS = ("\\Seen", "\\Flagged", "$Later")
-FOREIGN_UIDVALIDITIES = 1 << 30
+FOREIGN_UIDVALIDITIES = 1 << 31
 """UIDVALIDITYs of other servers are drawn below it: so many that hardly ever two sides draw one."""
 SESSION_S = 6 * timing.REQUEST_TIMEOUT_S  # enough for some commands, each of a few changes
 
@@ -157,7 +157,7 @@ class Client:
                 folder = await node.mail.create_folder(self.user, name)
                 if self._dice.random() < 0.2:
                     folder = await node.mail.keep_uidvalidity(folder, self._dice.randrange(1, FOREIGN_UIDVALIDITIES))
-            except FolderExistsError:
+            except FolderExistsError:  # its UIDVALIDITY may be taken, too
                 folder = await node.mail.folder(self.user, name)
         key = (node.sid, self.user, folder.name, folder.uidvalidity)
         known = self._world.names.setdefault(key, folder.mailbox_id)
@@ -205,7 +205,7 @@ class Client:
         return f"saves mail {self._mails} of {self._name}: UIDs {uids} of {view.mailbox_id.hex()[:4]}"
 
     async def _raise_numbers(self, node: Node, view: MailboxView) -> str:
-        """Raise UIDNEXT and HIGHESTMODSEQ, as an import does at its end."""
+        """Raise UIDNEXT and HIGHESTMODSEQ to higher ones, as those of another server may be."""
         uidnext = max(1, view.uidnext + self._dice.randint(-1, 5))
         modseq = max(0, view.highestmodseq + self._dice.randint(-1, 50))
         await node.mail.raise_numbers(self._folder(view), uidnext, modseq)
@@ -421,7 +421,7 @@ class Client:
     # ---- helpers
 
     def _folder(self, view: MailboxView) -> Folder:
-        return Folder(self.user, self._named[view.mailbox_id], view.mailbox_id, view.uidvalidity)
+        return Folder(self.user, self._named[view.mailbox_id], view.mailbox_id, view.uidvalidity, view.own)
 
     def _pick_messages(self, view: MailboxView) -> list[Message]:
         messages = list(view.messages.values())

@@ -18,7 +18,7 @@ from replicator.store.db import queries, tally
 from replicator.store.db.damage import DatabaseDamagedError
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit, Transaction
-from replicator.store.log import sequencer
+from replicator.store.log import folder_sequencer
 from replicator.store.repair.row_repair import compare_and_mend
 from replicator.store.store import Store
 from tests.effort import examples
@@ -29,7 +29,9 @@ KEYS = [MailboxKey(f"user{number}", bytes([number]) * 16, 9) for number in range
 
 def creating(number: int) -> Job[object]:
     def create(tx: Transaction) -> None:
-        sequencer.create_folder(tx, f"user{number}", f"Folder{len(tx.commit.logged)}", guid(number), spare_ids=iter([]))
+        folder_sequencer.create_folder(
+            tx, f"user{number}", f"Folder{len(tx.commit.logged)}", guid(number), spare_ids=iter([])
+        )
 
     return create
 

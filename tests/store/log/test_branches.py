@@ -13,7 +13,7 @@ from replicator.mail.annotations import VALUE_BYTES_MAX
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
-from replicator.store.log import forks, sequencer
+from replicator.store.log import folder_sequencer, forks
 from resync.entry import (
     NOWHERE,
     AnnotationState,
@@ -269,7 +269,7 @@ def test_chain_that_disagrees_with_its_rows_is_not_merged(key: MailboxKey, damag
     left, right = MemoryNode("dc1.a"), MemoryNode("dc2.a")
     for node in (left, right):
         node.write(saving(b"text", node.guid()))
-        node.write(lambda tx: sequencer.subscribe(tx, ALICE, "both", subscribed=True))
+        node.write(lambda tx: folder_sequencer.subscribe(tx, ALICE, "both", subscribed=True))
         node.write(annotating(comment=b"x"))
     for item in right.log():
         left.take(item)

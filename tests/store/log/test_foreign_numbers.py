@@ -8,18 +8,18 @@ import pytest
 
 from protocol.values import UID_MAX, Dot
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, MailboxFullError
-from replicator.mail.annotations import KEPT_UIDVALIDITY, UIDVALIDITY_HOLDER, held_by
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
-from replicator.store.db.entry_validation import MODSEQ_STEP_MAX
+from replicator.store.db.entry_validation import RAISED_MODSEQ_MAX
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
-from replicator.store.log import forks, sequencer
-from replicator.store.log.sequencer import NewMail
+from replicator.store.log import folder_sequencer, forks, numbering, sequencer
+from replicator.store.log.sequencer import NewMail, NewUid
 from resync.entry import NOWHERE, FolderAnnotate, MailAdd, Raise
-from resync.folder_tree import UIDVALIDITY_MAX
-from resync.state import MERGE_HEADROOM
+from resync.folder_tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP
+from resync.kept_uidvalidity import KEPT_UIDVALIDITY, UIDVALIDITY_HOLDER, held_by
+from resync.state import MERGE_HEADROOM, RISEN_MAX
 from tests.store import consistency
 from tests.store.branching import TREE
 from tests.store.harness import (
@@ -62,7 +62,7 @@ def raising(uidnext: int, modseq: int = 0) -> Job[Dot | None]:
 
 def keeping(mailbox_id: bytes, uidvalidity: int | bytes | None, user: str = ALICE) -> Job[Dot | None]:
     value = b"%d" % uidvalidity if isinstance(uidvalidity, int) else uidvalidity
-    return lambda tx: sequencer.annotate(tx, user, mailbox_id, [(KEPT_UIDVALIDITY, value)])
+    return lambda tx: folder_sequencer.annotate(tx, user, mailbox_id, [(KEPT_UIDVALIDITY, value)])
 
 
 def numbers(node: MemoryNode) -> tuple[int, int]:
@@ -138,9 +138,9 @@ def test_numbers_are_raised_and_never_lowered(node: MemoryNode) -> None:
     assert node.write(saving(b"other", guid(2))).uids == (30,)
 
 
-@pytest.mark.parametrize(("uidnext", "modseq"), [(UID_MAX - MERGE_HEADROOM + 1, 0), (1, MODSEQ_STEP_MAX + 1)])
+@pytest.mark.parametrize(("uidnext", "modseq"), [(UID_MAX - MERGE_HEADROOM + 1, 0), (1, RAISED_MODSEQ_MAX + 1)])
 def test_numbers_that_leave_no_room_are_refused(node: MemoryNode, uidnext: int, modseq: int) -> None:
-    with pytest.raises(MailboxFullError, match="too few would be left"):
+    with pytest.raises(MailboxFullError, match="cannot be raised so far"):
         node.write(raising(uidnext, modseq))
 
 
@@ -155,7 +155,7 @@ def test_other_nodes_take_in_raised_numbers(node: MemoryNode) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uidnext", "modseq"), [(2, 3), (UID_MAX - MERGE_HEADROOM + 1, 3), (9, 2), (9, MODSEQ_STEP_MAX + 3)]
+    ("uidnext", "modseq"), [(2, 3), (UID_MAX - MERGE_HEADROOM + 1, 3), (9, 2), (9, RAISED_MODSEQ_MAX + 1)]
 )
 def test_impossible_raise_waits_like_another_branch(node: MemoryNode, uidnext: int, modseq: int) -> None:
     other = MemoryNode("dc2.a")
@@ -187,9 +187,10 @@ def test_sides_that_have_raised_apart_become_equal(node: MemoryNode) -> None:
 # ---- other UIDs
 
 
-def renumbering(**wanted: int) -> Job[sequencer.Placed]:
-    pairs = [(guid(sum(name.encode())), uid) for name, uid in wanted.items()]
-    return lambda tx: sequencer.renumber(tx, INBOX, pairs)
+def renumbering(**wanted: tuple[int, int]) -> Job[sequencer.Placed]:
+    """Give each message, named by its text, another UID in place of its own."""
+    moves = [NewUid(old, guid(sum(name.encode())), new) for name, (old, new) in wanted.items()]
+    return lambda tx: sequencer.renumber(tx, INBOX, moves)
 
 
 def uids_by_text(node: MemoryNode) -> dict[str, int]:
@@ -200,26 +201,29 @@ def uids_by_text(node: MemoryNode) -> dict[str, int]:
 def test_messages_get_other_uids_and_stay_the_same_messages(node: MemoryNode) -> None:
     node.write(bringing(a=1, b=2, c=3))
     node.write(flagging(2, added=["\\Seen"]))
-    placed = node.write(renumbering(a=7, b=8))
+    placed = node.write(renumbering(a=(1, 7), b=(2, 8)))
     assert placed.uids == (7, 8)
     assert uids_by_text(node) == {"c": 3, "a": 7, "b": 8}
     flags = {row.uid: row.visible_flags() for row in queries.mailbox_rows(node.connection, INBOX.mailbox_id)}
     assert flags == {3: frozenset(), 7: frozenset(), 8: {"\\Seen"}}
     assert node.connection.execute("SELECT COUNT(*) FROM expunged").fetchone() == (0,), "nothing is to be undeleted"
-    assert node.write(renumbering(a=7, b=8)) == replace(placed, dot=placed.dot), "a repeated request changes nothing"
+    assert node.write(renumbering(a=(1, 7), b=(2, 8))) == replace(placed, dot=placed.dot), (
+        "a repeated request changes nothing"
+    )
 
 
 def test_message_that_is_gone_is_not_renumbered(node: MemoryNode) -> None:
     node.write(bringing(a=1, b=2))
     node.write(expunging(1))
-    assert node.write(renumbering(a=7, b=2)).uids == (2,)
-    assert node.write(renumbering(a=7, b=1)).uids == (3,), "a UID below UIDNEXT cannot be given"
+    assert node.write(renumbering(a=(1, 7), b=(2, 2))).uids == (2,)
+    assert node.write(renumbering(a=(1, 7), b=(2, 1))).uids == (3,), "a UID below UIDNEXT cannot be given"
+    assert node.write(renumbering(a=(1, 7), b=(2, 1))).uids == (3,), "a repeated request changes nothing"
 
 
 def test_other_nodes_take_in_other_uids(node: MemoryNode) -> None:
     other = MemoryNode("dc2.a")
     node.write(bringing(a=1, b=2))
-    node.write(renumbering(a=7))
+    node.write(renumbering(a=(1, 7)))
     for item in node.log():
         other.take(item)
     assert uids_by_text(other) == {"b": 2, "a": 7}
@@ -231,7 +235,7 @@ def test_message_renumbered_here_and_changed_there_stays_once(node: MemoryNode) 
     node.write(bringing(a=1, b=2, c=3))
     for item in node.log():
         other.take(item)
-    node.write(renumbering(a=7, b=8))
+    node.write(renumbering(a=(1, 7), b=(2, 8)))
     other.write(expunging(1))
     other.write(expunging(2))
     join(node, other, INBOX)
@@ -241,7 +245,7 @@ def test_message_renumbered_here_and_changed_there_stays_once(node: MemoryNode) 
 def test_entry_may_add_again_only_what_it_has_removed_before(node: MemoryNode) -> None:
     other = MemoryNode("dc2.a")
     node.write(bringing(a=1, b=2))
-    node.write(renumbering(a=7))
+    node.write(renumbering(a=(1, 7)))
     first, second = node.log()
     removal, *rest = second.entry.changes
     other.take(first)
@@ -257,7 +261,8 @@ def test_folder_without_mail_gets_the_uidvalidity_of_another_server(node: Memory
     own = uidvalidity(node, "a")
     kept = node.write(keeping(A, KEPT))
     assert uidvalidity(node, "a") == KEPT != own
-    assert queries.uidvalidity(node.connection, A) == KEPT
+    assert queries.uidvalidities(node.connection, A) == (KEPT, own)
+    assert queries.folders(node.connection, ALICE)["a"].key(ALICE).uidvalidity == own
     assert node.write(keeping(A, KEPT)) == kept, "the head that has it already"
     assert A in node.commits[-2].retired, "sessions that know the other UIDVALIDITY end"
     node.write(renaming(A, "b"))
@@ -289,15 +294,45 @@ def test_clients_see_nothing_of_it_among_their_annotations(node: MemoryNode) -> 
 def test_uidvalidity_of_another_folder_is_refused_even_after_its_deletion(node: MemoryNode) -> None:
     node.write(creating("a", A))
     node.write(creating("b", B))
+    own = uidvalidity(node, "a")
     node.write(keeping(A, KEPT))
-    for taken in (KEPT, uidvalidity(node, "b"), uidvalidity(node, "b") + 5):
-        with pytest.raises(FolderExistsError, match="another folder"):
+    for taken in (KEPT, own, own + 5, uidvalidity(node, "b") + 5):
+        with pytest.raises(FolderExistsError, match="a folder of the user has"):
             node.write(keeping(B, taken))
     node.write(deleting(A))
-    with pytest.raises(FolderExistsError, match="another folder"):
+    with pytest.raises(FolderExistsError, match="a folder of the user has"):
         node.write(keeping(B, KEPT))
     node.write(keeping(B, KEPT + 1))
     assert uidvalidity(node, "b") == KEPT + 1
+
+
+@pytest.mark.parametrize("distance", [0, 5, RISEN_MAX])
+def test_new_folder_cannot_come_to_have_a_kept_uidvalidity(node: MemoryNode, distance: int) -> None:
+    node.write(creating("a", A))
+    kept = uidvalidity(node, "a") + UIDVALIDITY_STEP + distance
+    node.write(keeping(A, kept))
+    node.write(creating("b", B))
+    assert not uidvalidity(node, "b") <= kept <= uidvalidity(node, "b") + RISEN_MAX
+
+
+@pytest.mark.parametrize("distance", [0, 5, RISEN_MAX])
+def test_merge_takes_a_uidvalidity_that_another_folder_keeps_from_a_folder(node: MemoryNode, distance: int) -> None:
+    other = MemoryNode("dc2.a", now_ms=node.now_ms + 5_000_000)
+    node.write(creating("a", A))
+    other.write(creating("b", B))
+    kept = uidvalidity(other, "b") + distance
+    node.write(keeping(A, kept))
+    join(node, other, TREE)
+    assert uidvalidity(node, "a") == kept
+    assert not uidvalidity(node, "b") <= kept <= uidvalidity(node, "b") + RISEN_MAX
+
+
+def test_own_uidvalidity_may_be_kept_but_none_that_merges_may_lead_to(node: MemoryNode) -> None:
+    node.write(creating("a", A))
+    own = uidvalidity(node, "a")
+    node.write(keeping(A, own))
+    with pytest.raises(FolderExistsError, match="may come to have"):
+        node.write(keeping(A, own + 1))
 
 
 def test_folder_that_has_had_mail_keeps_its_own(node: MemoryNode) -> None:
@@ -322,7 +357,7 @@ def test_unknown_folders_and_the_account_have_none(node: MemoryNode) -> None:
     with pytest.raises(InvalidNameError, match="belong to the nodes"):
         node.write(keeping(NOWHERE, KEPT))
     with pytest.raises(InvalidNameError, match="belong to the nodes"):
-        node.write(lambda tx: sequencer.annotate(tx, ALICE, A, [(f"{UIDVALIDITY_HOLDER}1", b"x")]))
+        node.write(lambda tx: folder_sequencer.annotate(tx, ALICE, A, [(f"{UIDVALIDITY_HOLDER}1", b"x")]))
 
 
 def test_folders_that_a_merge_unites_get_a_new_uidvalidity(node: MemoryNode) -> None:
@@ -357,4 +392,4 @@ def test_holder_that_makes_no_sense_is_passed_over(node: MemoryNode, value: byte
 
 def _annotate_as_a_faulty_node(tx: Transaction, value: bytes) -> None:
     kept = FolderAnnotate(A, ((KEPT_UIDVALIDITY, b"%d" % KEPT),))
-    sequencer._commit(tx, TREE, [kept, FolderAnnotate(NOWHERE, ((f"{UIDVALIDITY_HOLDER}{KEPT}", value),))])
+    numbering.commit(tx, TREE, [kept, FolderAnnotate(NOWHERE, ((f"{UIDVALIDITY_HOLDER}{KEPT}", value),))])

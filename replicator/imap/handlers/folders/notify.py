@@ -77,7 +77,7 @@ async def _tell_all(session: Session, notifications: Notifications, tree: Folder
             continue
         items = notifications.items(name, tree, condstore=condstore)
         try:
-            one = Folder(session.user, name, folder.mailbox_id, folder.uidvalidity)
+            one = Folder(session.user, name, folder.mailbox_id, folder.uidvalidity, folder.own)
             await session.write([await counted(session, one, items)])
         except MailError:  # it may not be shown yet; what comes there is told
             continue

@@ -7,7 +7,7 @@ give the same reply. Nothing here waits. `messages` and `folders` have the reque
 
 from __future__ import annotations
 
-from replicator.replication.writes.requests.change_request import ChangeRequest, NotHereYetError, dots_of
+from replicator.replication.writes.requests.change_request import ChangeRequest, NotHereYetError, check_raises, dots_of
 from replicator.replication.writes.requests.folders import (
     AnnotateRequest,
     CreateRequest,
@@ -26,7 +26,6 @@ from replicator.replication.writes.requests.messages import (
     SaveAllRequest,
     SaveRequest,
     StoreRequest,
-    check_raises,
     parts_of,
     save_request,
     transfer_s,

@@ -6,7 +6,8 @@ from typing import Protocol
 
 from protocol.commands import Command, Done, Reply, Saved, Stored
 from protocol.values import Dot
-from replicator.errors import MailError
+from replicator.errors import MailError, UnavailableError
+from replicator.replication.links.handshake import RAISE
 from replicator.replication.links.link import PeerLink
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
@@ -37,6 +38,12 @@ class ChangeRequest(Protocol):
     def run(self, tx: Transaction) -> Reply:
         """Number the change. Raises MailError, NotHereYetError."""
         ...
+
+
+def check_raises(link: PeerLink) -> None:
+    """Raise UnavailableError if the node at the other end does not know raised numbers."""
+    if RAISE not in link.hello.capabilities:
+        raise UnavailableError(f"{link.sid} runs an earlier version, which cannot keep UIDs; upgrade it first")
 
 
 def dots_of(reply: Reply) -> tuple[Dot, ...]:

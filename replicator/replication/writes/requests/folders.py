@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 from protocol.commands import Annotate, Command, Create, Delete, Done, Rename, Reply, Subscribe
 from replicator.replication.links.link import PeerLink
-from replicator.replication.writes.requests.change_request import saved
+from replicator.replication.writes.requests.change_request import check_raises, saved
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
-from replicator.store.log import sequencer
+from replicator.store.log import folder_sequencer, sequencer
 from replicator.store.log.sequencer import NewMail
 from resync.entry import pack_values, tree_id
+from resync.kept_uidvalidity import OWN
 
 NewId = Callable[[], bytes]
 """A source of new ids (`Environment.new_guid`)."""
@@ -55,7 +56,7 @@ class CreateRequest:
     def run(self, tx: Transaction) -> Reply:
         """Number the change; the reply is Done, or Saved if the first message is there, too."""
         spare = _ids(self.new_id)
-        done = sequencer.create_folder(tx, self.user, self.name, self.mailbox_id, spare_ids=spare, use=self.use)
+        done = folder_sequencer.create_folder(tx, self.user, self.name, self.mailbox_id, spare_ids=spare, use=self.use)
         placed = None if self.first is None else sequencer.save_first(tx, self.mailbox_id, self.first)
         return Done(done) if placed is None else saved(placed)
 
@@ -82,7 +83,7 @@ class RenameRequest:
     def run(self, tx: Transaction) -> Reply:
         """Number the change; the reply is Done."""
         spare = _ids(self.new_id)
-        return Done(sequencer.rename_folder(tx, self.user, self.mailbox_id, self.name, spare_ids=spare))
+        return Done(folder_sequencer.rename_folder(tx, self.user, self.mailbox_id, self.name, spare_ids=spare))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class DeleteRequest:
 
     def run(self, tx: Transaction) -> Reply:
         """Number the change; the reply is Done."""
-        return Done(sequencer.delete_folder(tx, self.user, self.mailbox_id))
+        return Done(folder_sequencer.delete_folder(tx, self.user, self.mailbox_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ class SubscribeRequest:
 
     def run(self, tx: Transaction) -> Reply:
         """Number the change; the reply is Done."""
-        return Done(sequencer.subscribe(tx, self.user, self.name, subscribed=self.subscribed))
+        return Done(folder_sequencer.subscribe(tx, self.user, self.name, subscribed=self.subscribed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +145,12 @@ class AnnotateRequest:
         """The user's tree."""
         return _tree(self.user)
 
-    def command(self, link: PeerLink) -> Command:  # noqa: ARG002 - trees have no number
-        """Return an ANNOTATE."""
+    def command(self, link: PeerLink) -> Command:
+        """Return an ANNOTATE. Raises UnavailableError."""
+        if any(name.startswith(OWN) for name, _ in self.values):
+            check_raises(link)
         return Annotate(self.user, self.mailbox_id, pack_values(self.values))
 
     def run(self, tx: Transaction) -> Reply:
         """Number the change; the reply is Done."""
-        return Done(sequencer.annotate(tx, self.user, self.mailbox_id, self.values))
+        return Done(folder_sequencer.annotate(tx, self.user, self.mailbox_id, self.values))

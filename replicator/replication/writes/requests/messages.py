@@ -24,18 +24,16 @@ from protocol.commands import (
 )
 from protocol.units import MIB
 from protocol.values import Dot, UidSet
-from replicator.errors import UnavailableError
 from replicator.mail.mailstore import SLOWEST_BYTES_S
 from replicator.replication import timing
 from replicator.replication.links.entry_codec import message_of
-from replicator.replication.links.handshake import RAISE
 from replicator.replication.links.link import PeerLink
-from replicator.replication.writes.requests.change_request import ChangeRequest, NotHereYetError, saved
+from replicator.replication.writes.requests.change_request import ChangeRequest, NotHereYetError, check_raises, saved
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log import sequencer
-from replicator.store.log.sequencer import CopySource, NewMail
+from replicator.store.log.sequencer import CopySource, NewMail, NewUid
 
 SAVE_ALL_MAX = 64
 """Most messages of one SAVE-ALL: as many literals as a frame may have."""
@@ -161,13 +159,8 @@ class RenumberRequest:
 
     def run(self, tx: Transaction) -> Reply:
         """Number the change; the reply is Saved."""
-        return saved(sequencer.renumber(tx, self.key, [*zip(self.guids, self.wanted, strict=True)]))
-
-
-def check_raises(link: PeerLink) -> None:
-    """Raise UnavailableError if the node at the other end does not know raised numbers."""
-    if RAISE not in link.hello.capabilities:
-        raise UnavailableError(f"{link.sid} runs an earlier version, which cannot keep UIDs; upgrade it first")
+        wanted = (NewUid(*each) for each in zip(self.uids, self.guids, self.wanted, strict=True))
+        return saved(sequencer.renumber(tx, self.key, wanted))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from replicator.mail.watched_folders import FolderTree, TreeUpdate, WatchedFolde
 from replicator.store.db import queries
 from replicator.store.db.transaction import Commit
 from resync.entry import Entry, FolderAnnotate, FolderCreate, FolderDelete, FolderRename, FolderSubscribe
+from resync.kept_uidvalidity import holders_in
 
 Read = Callable[[Callable[[sqlite3.Connection], TreeUpdate]], Awaitable[TreeUpdate]]
 
@@ -84,8 +85,9 @@ def _touched_by(entry: Entry) -> Touched:
             case FolderDelete(mailbox_id):  # it may still show, if mail is in it
                 touched.mailbox_ids.add(mailbox_id)
                 touched.annotated.add(mailbox_id)
-            case FolderAnnotate(mailbox_id):
+            case FolderAnnotate(mailbox_id, values):
                 touched.annotated.add(mailbox_id)
+                touched.mailbox_ids |= {holder for one in values for holder in holders_in(mailbox_id, *one)}
             case FolderSubscribe(name):
                 touched.subscriptions.add(name)
             case _:
@@ -130,7 +132,7 @@ def _digests(
     connection: sqlite3.Connection, user: str, mailbox_id: bytes | None = None
 ) -> dict[bytes, dict[str, bytes]]:
     """Return digests of the values of a user's annotations, by mailbox ids and names: of all, or of one mailbox."""
-    query = "SELECT mailbox_id, name, value FROM annotation WHERE user = ? AND value IS NOT NULL"
+    query = f"SELECT mailbox_id, name, value FROM annotation WHERE user = ? AND {queries.OF_CLIENTS}"
     if mailbox_id is None:
         rows = connection.execute(query, (user,))
     else:

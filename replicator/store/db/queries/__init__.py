@@ -20,6 +20,8 @@ from replicator.store.db.queries.chain_queries import (
     users,
 )
 from replicator.store.db.queries.folder_queries import (
+    OF_CLIENTS,
+    OWN_UIDVALIDITY,
     SHOWN_UIDVALIDITY,
     FolderRecord,
     annotated,
@@ -35,6 +37,7 @@ from replicator.store.db.queries.folder_queries import (
     subscriptions,
     tree_rows,
     tree_state,
+    uidvalidities,
     uidvalidity,
     watched_folder,
     watched_folders,
@@ -73,6 +76,8 @@ Connection: TypeAlias = sqlite3.Connection
 """Source of a query. Code above `store/` only hands it from one query to the next, to read both from one snapshot."""
 
 __all__ = [
+    "OF_CLIENTS",
+    "OWN_UIDVALIDITY",
     "SHOWN_UIDVALIDITY",
     "Connection",
     "FolderRecord",
@@ -120,6 +125,7 @@ __all__ = [
     "tree_state",
     "uid_of_guid",
     "uids_between",
+    "uidvalidities",
     "uidvalidity",
     "users",
     "view",

@@ -6,13 +6,13 @@ import sqlite3
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from replicator.mail.annotations import KEPT_UIDVALIDITY, OWN, UIDVALIDITY_HOLDER
 from replicator.mail.mailstore import INBOX, Folder
 from replicator.mail.watched_folders import WatchedFolder
 from replicator.store.db.chain import Chain
 from replicator.store.db.queries.mailbox_key import MailboxKey
 from resync.entry import AnnotationState, FolderState, SubscriptionState, TreeRow
 from resync.folder_tree import UIDVALIDITY_MAX, TreeState
+from resync.kept_uidvalidity import KEPT_UIDVALIDITY, OWN, UIDVALIDITY_HOLDER
 
 OF_CLIENTS = f"value IS NOT NULL AND substr(name, 1, {len(OWN)}) <> '{OWN}'"
 """Condition for annotations that clients have set and that are not removed."""
@@ -24,24 +24,28 @@ class FolderRecord(NamedTuple):
     mailbox_id: bytes
     name: str
     uidvalidity: int  # as clients see it
+    own: int  # of the tree
 
     def key(self, user: str) -> MailboxKey:
         """Return the key of the folder's mailbox."""
-        return MailboxKey(user, self.mailbox_id, self.uidvalidity)
+        return MailboxKey(user, self.mailbox_id, self.own)
 
     def folder_of(self, user: str) -> Folder:
         """Return it as the user's folder."""
-        return Folder(user, self.name, self.mailbox_id, self.uidvalidity)
+        return Folder(user, self.name, self.mailbox_id, self.uidvalidity, self.own)
 
 
+OWN_UIDVALIDITY = "f.uidvalidity + COALESCE(c.risen, 0)"
+"""The UIDVALIDITY of folder `f` in the tree, with what merges have added to it in its chain `c`."""
+_KEPT_NUMBER = "CAST(CAST(k.value AS TEXT) AS INTEGER)"
 SHOWN_UIDVALIDITY = (
     "COALESCE(CASE WHEN COALESCE(c.risen, 0) = 0 THEN ("
-    "SELECT CAST(CAST(k.value AS TEXT) AS INTEGER) FROM annotation k"
+    f"SELECT {_KEPT_NUMBER} FROM annotation k"
     f" JOIN annotation o ON o.user = k.user AND o.mailbox_id = x'' AND o.name = '{UIDVALIDITY_HOLDER}' || k.value"
     f" WHERE k.user = f.user AND k.mailbox_id = f.mailbox_id AND k.name = '{KEPT_UIDVALIDITY}'"
     " AND o.value = CAST(lower(hex(f.mailbox_id)) || ' ' || f.uidvalidity AS BLOB)"
-    f" AND CAST(CAST(k.value AS TEXT) AS INTEGER) BETWEEN 1 AND {UIDVALIDITY_MAX}"
-    ") END, f.uidvalidity + COALESCE(c.risen, 0))"
+    f" AND {_KEPT_NUMBER} BETWEEN 1 AND {UIDVALIDITY_MAX} AND CAST({_KEPT_NUMBER} AS TEXT) = CAST(k.value AS TEXT)"
+    f") END, {OWN_UIDVALIDITY})"
 )
 """The UIDVALIDITY of folder `f`, whose chain is `c`, as clients see it: that of another server, or its own.
 
@@ -50,10 +54,10 @@ It is its own if a merge has given the folder another one, or raised it, or if a
 _OF_FOLDERS = (
     " FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id WHERE f.user = ? AND (f.deleted = 0 OR c.messages > 0)"
 )
-_FOLDERS = f"SELECT f.mailbox_id, f.name, {SHOWN_UIDVALIDITY}" + _OF_FOLDERS
+_FOLDERS = f"SELECT f.mailbox_id, f.name, {SHOWN_UIDVALIDITY}, {OWN_UIDVALIDITY}" + _OF_FOLDERS
 _WATCHED = (
     f"SELECT f.name, f.mailbox_id, {SHOWN_UIDVALIDITY}, COALESCE(c.messages, 0),"
-    " COALESCE(c.unseen, 0), COALESCE(c.uidnext, 1), COALESCE(c.highestmodseq, 0)" + _OF_FOLDERS
+    f" COALESCE(c.unseen, 0), COALESCE(c.uidnext, 1), COALESCE(c.highestmodseq, 0), {OWN_UIDVALIDITY}" + _OF_FOLDERS
 )
 # Two visible folders share a name only if one of them is deleted; the one not deleted sorts last and counts.
 _ORDER = " ORDER BY f.deleted DESC, f.time, f.sid, f.mailbox_id"
@@ -109,12 +113,20 @@ def folder_name(connection: sqlite3.Connection, mailbox_id: bytes) -> str | None
 
 
 def uidvalidity(connection: sqlite3.Connection, mailbox_id: bytes) -> int | None:
-    """Return a folder's UIDVALIDITY as clients see it, or None if the user's tree is not here."""
-    row = connection.execute(
-        f"SELECT {SHOWN_UIDVALIDITY} FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id WHERE f.mailbox_id = ?",
-        (mailbox_id,),
-    ).fetchone()
+    """Return a folder's own UIDVALIDITY with what merges have added, or None if the user's tree is not here."""
+    query = f"SELECT {OWN_UIDVALIDITY} FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id WHERE f.mailbox_id = ?"
+    row = connection.execute(query, (mailbox_id,)).fetchone()
     return row[0] if row else None
+
+
+def uidvalidities(connection: sqlite3.Connection, mailbox_id: bytes) -> tuple[int, int] | None:
+    """Return a folder's UIDVALIDITY as clients see it, and `uidvalidity`; None if the user's tree is not here."""
+    query = (
+        f"SELECT {SHOWN_UIDVALIDITY}, {OWN_UIDVALIDITY} FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id"
+        " WHERE f.mailbox_id = ?"
+    )
+    row: tuple[int, int] | None = connection.execute(query, (mailbox_id,)).fetchone()
+    return row
 
 
 def annotations_of(connection: sqlite3.Connection, user: str, mailbox_id: bytes) -> dict[str, bytes]:

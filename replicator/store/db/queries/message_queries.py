@@ -11,7 +11,7 @@ from protocol.values import Dot, UidSet
 from replicator.mail.view import MailboxView, Message
 from replicator.store.db import chain as chains
 from replicator.store.db.chain import Chain
-from replicator.store.db.queries.folder_queries import uidvalidity
+from replicator.store.db.queries.folder_queries import uidvalidities
 from replicator.store.db.queries.mailbox_key import MailboxKey
 from replicator.store.db.rows.message_rows import ROW_COLUMNS, DamagedRowError, key_from, message_of, row_from
 from resync.row import Row
@@ -70,11 +70,11 @@ def rows(connection: sqlite3.Connection, mailbox_id: bytes) -> tuple[Chain | Non
 
 
 class ChainSnapshot(NamedTuple):
-    """A mailbox at one moment. `uidvalidity` is as clients see it, or None if the user's tree is not here."""
+    """A mailbox at one moment. `uidvalidities`: as clients see it, and its own; None if the user's tree is not here."""
 
     chain: Chain | None
     messages: list[Message]
-    uidvalidity: int | None
+    uidvalidities: tuple[int, int] | None
 
 
 def messages(connection: sqlite3.Connection, mailbox_id: bytes) -> ChainSnapshot:
@@ -85,7 +85,7 @@ def messages(connection: sqlite3.Connection, mailbox_id: bytes) -> ChainSnapshot
         head = chains.load_known(connection, mailbox_id)
         rows = (message_of(row) for row in mailbox_rows(connection, mailbox_id))
         found = [message._replace(flags=shared.setdefault(message.flags, message.flags)) for message in rows]
-        return ChainSnapshot(head, found, uidvalidity(connection, mailbox_id))
+        return ChainSnapshot(head, found, uidvalidities(connection, mailbox_id))
     finally:
         connection.execute("COMMIT")
 
@@ -96,11 +96,13 @@ def view(connection: sqlite3.Connection, key: MailboxKey) -> MailboxView:
     It is made here because this runs in a reader's thread: the event loop would stand still meanwhile.
     Raises DamagedRowError.
     """
-    chain, rows, uidvalidity = messages(connection, key.mailbox_id)
+    chain, rows, known = messages(connection, key.mailbox_id)
+    shown, own = known or (key.uidvalidity, key.uidvalidity)
     return MailboxView.build(
         mailbox_id=key.mailbox_id,
         user=key.user,
-        uidvalidity=uidvalidity or key.uidvalidity,
+        uidvalidity=shown,
+        own=own,
         uidnext=chain.uidnext if chain else 1,
         highestmodseq=chain.highestmodseq if chain else 0,
         rows=rows,

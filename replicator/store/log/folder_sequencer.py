@@ -1,0 +1,287 @@
+"""The sequencer of folder trees: requests about folders, subscriptions and annotations become entries.
+
+Each function runs as one job of the writer, as those of `sequencer` do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from protocol.values import Dot
+from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, MailboxFullError
+from replicator.mail.annotations import SPECIAL_USE, USER_TABLE
+from replicator.mail.mailstore import INBOX, SEPARATOR, check_folder_name
+from replicator.store.db import queries
+from replicator.store.db.entry_validation import are_annotations
+from replicator.store.db.queries import MailboxKey
+from replicator.store.db.transaction import Transaction
+from replicator.store.log.numbering import commit, head_of
+from resync.entry import (
+    NOWHERE,
+    Change,
+    FolderAnnotate,
+    FolderCreate,
+    FolderDelete,
+    FolderRename,
+    FolderState,
+    FolderSubscribe,
+    tree_id,
+)
+from resync.folder_tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP, uidvalidities_after
+from resync.kept_uidvalidity import (
+    KEPT_UIDVALIDITY,
+    OWN,
+    UIDVALIDITY_HOLDER,
+    held_by,
+    holder_of,
+    kept_in,
+    may_become_one_of,
+)
+
+UIDVALIDITY_RESERVE = UIDVALIDITY_STEP << 12
+"""UIDVALIDITY values reserved for merges and for the parents that one new folder may need."""
+UIDVALIDITY_OF_CLOCK_MAX = UIDVALIDITY_MAX - (1 << 28)
+"""Highest UIDVALIDITY taken from the clock (year 2097), so that a wrong clock cannot use up the values."""
+REMOVED_FACTOR = 10
+"""Limit of a user's annotations with removed ones, which merges need, as a multiple of the limit without these."""
+
+
+def _tree(user: str) -> MailboxKey:
+    return MailboxKey(user, tree_id(user), 0)
+
+
+def create_folder(
+    tx: Transaction, user: str, name: str, mailbox_id: bytes, *, spare_ids: Iterator[bytes], use: str | None = None
+) -> Dot:
+    """Create a folder and its missing parents (RFC 3501 section 6.3.3), which get ids from `spare_ids`.
+
+    A retry with the same id does nothing, whatever became of the folder meanwhile; nor does creating an INBOX that
+    exists, which two nodes may attempt at once. `use`: the folder's special uses (RFC 6154 section 3). Raises
+    FolderExistsError, InvalidNameError, MailboxFullError.
+    """
+    known = _known_folders(tx, user)
+    if (name == INBOX and INBOX in known) or _is_deleted(tx, user, mailbox_id) is not None:
+        return _head(tx, user)
+    if name in known:
+        raise FolderExistsError(f"a folder {name!r} already exists")
+    _check_living(tx, user, known, _parents(name))
+    uidvalidities = _new_uidvalidities(tx, user)
+    changes = _missing_parents(name, known, spare_ids, uidvalidities)
+    changes.append(FolderCreate(mailbox_id, name, next(uidvalidities)))
+    _check_number(tx, known, changes)
+    if use:
+        changes.append(FolderAnnotate(mailbox_id, ((SPECIAL_USE, use.encode()),)))
+        _check_annotations(tx, user, 0, 1, 1)
+    return commit(tx, _tree(user), changes).dot
+
+
+def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, spare_ids: Iterator[bytes]) -> Dot:
+    """Rename a folder with all folders below it (RFC 3501 section 6.3.5).
+
+    INBOX's mail moves with its mailbox, and a new, empty INBOX takes its place. Raises FolderNotFoundError,
+    FolderExistsError, InvalidNameError; MailboxFullError if the user has no room for INBOX's annotations twice.
+    """
+    known = _known_folders(tx, user)
+    old = next((record.name for record in known.values() if record.mailbox_id == mailbox_id), None)
+    if old is None:
+        raise FolderNotFoundError("the folder has been deleted in the meantime")
+    if old == name:
+        return _head(tx, user)
+    if old != INBOX and name.startswith(old + SEPARATOR):
+        raise InvalidNameError(f"the folder {old!r} cannot be moved below itself; choose another name")
+    _check_living(tx, user, known, [old, *_parents(name)])
+    # A folder below may be deleted but visible: it moves along, and still vanishes with its last mail. One that was
+    # united with another stays so (`resync.folder_tree.renamed`).
+    below = {} if old == INBOX else {n: r for n, r in known.items() if n.startswith(old + SEPARATOR)}
+    names = {mailbox_id: name, **{record.mailbox_id: name + n.removeprefix(old) for n, record in below.items()}}
+    for new in names.values():
+        check_folder_name(new)
+        if new in known and known[new].mailbox_id not in names:
+            raise FolderExistsError(f"a folder {new!r} already exists")
+    uidvalidities = _new_uidvalidities(tx, user)
+    changes = _missing_parents(name, known, spare_ids, uidvalidities)
+    changes += [FolderRename(folder_id, new) for folder_id, new in names.items()]
+    if old == INBOX:
+        changes.append(inbox := FolderCreate(next(spare_ids), INBOX, next(uidvalidities)))
+        kept = queries.annotations_of(tx.connection, user, mailbox_id)  # RFC 5464 section 4.1: both have them
+        _check_annotations(tx, user, 0, len(kept), len(kept))
+        changes += [FolderAnnotate(inbox.mailbox_id, (one,)) for one in kept.items()]
+    _check_number(tx, known, changes)
+    return commit(tx, _tree(user), changes).dot
+
+
+def delete_folder(tx: Transaction, user: str, mailbox_id: bytes) -> Dot:
+    """Delete a folder from the tree; if it is deleted already, change nothing. Raises FolderNotFoundError."""
+    deleted = _is_deleted(tx, user, mailbox_id)
+    if deleted is None:
+        raise FolderNotFoundError("the user has no such folder")
+    if deleted:
+        return _head(tx, user)
+    return commit(tx, _tree(user), [FolderDelete(mailbox_id)]).dot
+
+
+def subscribe(tx: Transaction, user: str, name: str, *, subscribed: bool) -> Dot | None:
+    """Set or clear a subscription. Return the entry, or the head if nothing changes. Raises MailboxFullError."""
+    known = queries.subscriptions(tx.connection, user)
+    if (name in known) == subscribed:
+        return head_of(tx, _tree(user))
+    if subscribed and len(known) >= tx.limits.imap_folders_per_user:
+        raise MailboxFullError(f"a user may have {tx.limits.imap_folders_per_user} subscriptions; remove some first")
+    return commit(tx, _tree(user), [FolderSubscribe(name, subscribed)]).dot
+
+
+def annotate(tx: Transaction, user: str, mailbox_id: bytes, values: Iterable[tuple[str, bytes | None]]) -> Dot | None:
+    """Set or, by None, remove annotations of a folder or, with `NOWHERE`, of the account, all or none (RFC 5464).
+
+    Return the entry, or the head if nothing changes. Raises FolderNotFoundError, MailboxFullError; InvalidNameError for
+    a change that other nodes would refuse.
+    """
+    wanted = tuple(values)
+    if not are_annotations(wanted):
+        raise InvalidNameError("so many annotations, or such names and values, are too much for one change")
+    if mailbox_id != NOWHERE and _is_deleted(tx, user, mailbox_id) is not False:
+        raise FolderNotFoundError("the user has no such folder")
+    if any(name.startswith(OWN) for name, _ in wanted):
+        return _keep_uidvalidity(tx, user, mailbox_id, dict(wanted))
+    had = queries.had_annotations(tx.connection, user, mailbox_id, [name for name, _ in wanted])
+    changed = tuple((name, value) for name, value in wanted if had.get(name) != value)
+    if not changed:
+        return head_of(tx, _tree(user))
+    if user != USER_TABLE:
+        more = sum((value is not None) - (had.get(name) is not None) for name, value in changed)
+        fresh = sum(name not in had for name, _ in changed)
+        _check_annotations(tx, user, queries.count_annotations(tx.connection, user, mailbox_id), more, fresh)
+    return commit(tx, _tree(user), [FolderAnnotate(mailbox_id, changed)]).dot
+
+
+def _keep_uidvalidity(tx: Transaction, user: str, mailbox_id: bytes, wanted: Mapping[str, bytes | None]) -> Dot | None:
+    """Give a folder the UIDVALIDITY that its mailbox has at another server, or with None its own (design section 3).
+
+    Raises FolderExistsError if another folder has it, or could come to have it, or if the folder has had mail:
+    clients know that by its own UIDVALIDITY. Raises InvalidNameError for what is no UIDVALIDITY.
+    """
+    value = wanted.get(KEPT_UIDVALIDITY)
+    if [*wanted] != [KEPT_UIDVALIDITY] or mailbox_id == NOWHERE:
+        raise InvalidNameError(f"annotations below {OWN} belong to the nodes")
+    had = queries.had_annotations(tx.connection, user, mailbox_id, [KEPT_UIDVALIDITY]).get(KEPT_UIDVALIDITY)
+    changes = [FolderAnnotate(mailbox_id, ((KEPT_UIDVALIDITY, value),))]
+    if value is None and had is None:
+        return head_of(tx, _tree(user))
+    if value is not None:
+        shown = queries.uidvalidities(tx.connection, mailbox_id)
+        if had == value and shown is not None and b"%d" % shown[0] == value:
+            return head_of(tx, _tree(user))
+        rows = queries.tree_rows(tx.connection, user)
+        folders = {row.mailbox_id: row for row in rows if isinstance(row, FolderState)}
+        holder = held_by(mailbox_id, folders[mailbox_id].uidvalidity)
+        _check_uidvalidity(tx, folders[mailbox_id], folders.values(), value)
+        mailbox = tx.chain(mailbox_id)
+        if mailbox is not None and mailbox.uidnext > 1:
+            raise FolderExistsError(
+                "the folder has had mail, or its UIDNEXT was raised, and clients know it by its own UIDVALIDITY;"
+                " use a new folder"
+            )
+        changes.append(FolderAnnotate(NOWHERE, ((UIDVALIDITY_HOLDER + value.decode(), holder),)))
+    return commit(tx, _tree(user), changes).dot
+
+
+def _check_uidvalidity(tx: Transaction, folder: FolderState, folders: Iterable[FolderState], value: bytes) -> None:
+    """Raise InvalidNameError or FolderExistsError if no folder, or this one, may have this UIDVALIDITY."""
+    text = value.decode("latin-1")
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(UIDVALIDITY_MAX))
+    wanted = int(text) if is_number else 0
+    if not 0 < wanted <= UIDVALIDITY_MAX or text != str(wanted):
+        raise InvalidNameError(f"a UIDVALIDITY is a number from 1 to {UIDVALIDITY_MAX}, not {text[:24]!r}")
+    name = UIDVALIDITY_HOLDER + text
+    holder = queries.had_annotations(tx.connection, folder.user, NOWHERE, [name]).get(name)
+    is_held = holder is not None and holder_of(holder) != folder.mailbox_id
+    others = (one for one in folders if (one.mailbox_id, one.uidvalidity) != (folder.mailbox_id, wanted))
+    if is_held or any(may_become_one_of(one.uidvalidity, [wanted]) for one in others):
+        raise FolderExistsError(f"a folder of the user has, has had, or may come to have the UIDVALIDITY {wanted}")
+
+
+def _check_annotations(tx: Transaction, user: str, known: int, more: int, fresh: int) -> None:
+    """Check the limits where a folder, or the account, that has `known` annotations gets more.
+
+    `fresh`: those that it never had. Raises MailboxFullError.
+    """
+    limits = tx.limits
+    if more > 0 and known + more > limits.imap_annotations_per_folder:
+        raise MailboxFullError(
+            f"a folder may have {limits.imap_annotations_per_folder} annotations, and so may the account; remove some"
+            " first"
+        )
+    query = (
+        "SELECT COUNT(*), COUNT(*) FILTER (WHERE value IS NOT NULL AND NOT COALESCE(f.deleted, 0))"
+        " FROM annotation a LEFT JOIN folder f USING (mailbox_id)"  # a united folder's do not count
+        f" WHERE a.user = ? AND substr(a.name, 1, {len(OWN)}) <> '{OWN}'"
+    )
+    rows, living = tx.connection.execute(query, (user,)).fetchone() if more > 0 or fresh else (0, 0)
+    if more > 0 and living + more > limits.imap_annotations_per_user:
+        raise MailboxFullError(f"a user may have {limits.imap_annotations_per_user} annotations; remove some first")
+    if fresh and rows + fresh > REMOVED_FACTOR * limits.imap_annotations_per_user:
+        raise MailboxFullError("this user has had too many annotations under different names; use those names again")
+
+
+def _head(tx: Transaction, user: str) -> Dot:
+    chain = tx.chain(tree_id(user))
+    assert chain is not None
+    assert chain.head is not None
+    return chain.head
+
+
+def _is_deleted(tx: Transaction, user: str, mailbox_id: bytes) -> bool | None:
+    """Return True if the folder is deleted, or None if it never existed."""
+    query = "SELECT deleted FROM folder WHERE mailbox_id = ? AND user = ?"
+    row = tx.connection.execute(query, (mailbox_id, user)).fetchone()
+    return None if row is None else bool(row[0])
+
+
+def _known_folders(tx: Transaction, user: str) -> dict[str, queries.FolderRecord]:
+    tx.write_chains()  # the visibility of a deleted folder depends on its mail
+    return queries.folders(tx.connection, user)
+
+
+def _check_living(tx: Transaction, user: str, known: dict[str, queries.FolderRecord], names: Iterable[str]) -> None:
+    """Raise InvalidNameError for a deleted folder that lasts only as long as its mail: no folder may be built on it."""
+    for name in names:
+        if name in known and _is_deleted(tx, user, known[name].mailbox_id):
+            raise InvalidNameError(
+                f"the folder {name!r} was deleted, and is shown only for mail that arrived late; move that mail"
+                " to another folder"
+            )
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split(SEPARATOR)
+    return [SEPARATOR.join(parts[:length]) for length in range(1, len(parts))]
+
+
+def _missing_parents(
+    name: str, known: dict[str, queries.FolderRecord], spare_ids: Iterator[bytes], uidvalidities: Iterator[int]
+) -> list[Change]:
+    return [
+        FolderCreate(next(spare_ids), parent, next(uidvalidities)) for parent in _parents(name) if parent not in known
+    ]
+
+
+def _check_number(tx: Transaction, known: dict[str, queries.FolderRecord], changes: Sequence[Change]) -> None:
+    """Check the limit on the number of folders. Raises MailboxFullError."""
+    if len(known) + sum(isinstance(change, FolderCreate) for change in changes) > tx.limits.imap_folders_per_user:
+        raise MailboxFullError(f"a user may have {tx.limits.imap_folders_per_user} folders; delete some first")
+
+
+def _new_uidvalidities(tx: Transaction, user: str) -> Iterator[int]:
+    """Yield UIDVALIDITYs from the clock's seconds (RFC 3501 section 2.3.1.1) up, above all that the user's folders had.
+
+    They are unique to the user, not only to the name: a folder renamed to a former name must not look like the former
+    folder. Raises MailboxFullError when they have run out.
+    """
+    query = "SELECT MAX(uidvalidity) FROM folder WHERE user = ?"
+    highest: int = tx.connection.execute(query, (user,)).fetchone()[0] or -UIDVALIDITY_STEP
+    if highest + UIDVALIDITY_RESERVE > UIDVALIDITY_MAX:
+        raise MailboxFullError("the user has had so many folders that no UIDVALIDITY is left for a new one")
+    now_s = min(tx.wall_ms() // 1000, UIDVALIDITY_OF_CLOCK_MAX)
+    query = "SELECT name FROM annotation WHERE user = ? AND mailbox_id = ? AND substr(name, 1, ?) = ?"
+    named = tx.connection.execute(query, (user, NOWHERE, len(UIDVALIDITY_HOLDER), UIDVALIDITY_HOLDER))
+    return uidvalidities_after(max(now_s - UIDVALIDITY_STEP, highest), kept_in(name for (name,) in named))

@@ -1,0 +1,62 @@
+"""UIDVALIDITYs of another server that folders keep (design section 3): two annotations of the tree tell each.
+
+The one of the folder holds the UIDVALIDITY. The one of the account names, for ever, the folder that has it: so of two
+folders that have got one UIDVALIDITY on two sides, the later one keeps it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+
+from resync.entry import NOWHERE, AnnotationState
+from resync.state import RISEN_MAX
+
+OWN = "/private/vendor/mail-replicator/"
+"""The beginning of the names of annotations that nodes alone set, and no client sees."""
+KEPT_UIDVALIDITY = OWN + "uidvalidity"
+"""The annotation of a folder. Its value is the UIDVALIDITY, in decimal digits."""
+UIDVALIDITY_HOLDER = KEPT_UIDVALIDITY + "/"
+"""The beginning of the name of an annotation of the account; the UIDVALIDITY follows.
+
+The value is the folder's mailbox id in hexadecimal, and the folder's own UIDVALIDITY.
+"""
+
+
+def held_by(mailbox_id: bytes, own: int) -> bytes:
+    """Return the value that names this folder, of this UIDVALIDITY of its own, as the holder of another one."""
+    return f"{mailbox_id.hex()} {own}".encode()
+
+
+def holder_of(value: bytes) -> bytes | None:
+    """Return the mailbox id in a value that `held_by` returned; None for any other value."""
+    try:
+        return bytes.fromhex(value.decode("ascii").partition(" ")[0])
+    except ValueError:
+        return None
+
+
+def holders_in(mailbox_id: bytes, name: str, value: bytes | None) -> Iterator[bytes]:
+    """Yield the ids of the folders whose UIDVALIDITY, as clients see it, depends on this annotation."""
+    if name == KEPT_UIDVALIDITY:
+        yield mailbox_id
+    elif name.startswith(UIDVALIDITY_HOLDER) and value is not None and (holder := holder_of(value)) is not None:
+        yield holder
+
+
+def kept_in(names: Iterable[str]) -> list[int]:
+    """Return, in order, the UIDVALIDITYs in the names of the account's annotations."""
+    texts = (name.removeprefix(UIDVALIDITY_HOLDER) for name in names if name.startswith(UIDVALIDITY_HOLDER))
+    return sorted(int(text) for text in texts if text.isascii() and text.isdecimal() and len(text) <= len(str(1 << 32)))
+
+
+def holders(annotations: Iterable[AnnotationState]) -> dict[int, bytes]:
+    """Return the folders of a tree that have, or had, a UIDVALIDITY of another server, by that."""
+    found = {one.name: one.value for one in annotations if one.mailbox_id == NOWHERE and one.value is not None}
+    return {kept: holder_of(found[f"{UIDVALIDITY_HOLDER}{kept}"]) or b"" for kept in kept_in(found)}
+
+
+def may_become_one_of(own: int, kept: Sequence[int]) -> bool:
+    """Return True if a folder's own UIDVALIDITY, with what merges may add, can become one of these, in order."""
+    at = bisect_left(kept, own)
+    return at < len(kept) and kept[at] <= own + RISEN_MAX
