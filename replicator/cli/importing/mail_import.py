@@ -22,7 +22,8 @@ class MailImport:
     def __init__(
         self, node: NodeUrl, user: str, source: MailSource, *, memory: ImportMemory, stop: StopSign, at_once: int
     ) -> None:
-        self.result = ImportResult(notes=[*source.notes])
+        failures = [Failure(name, reason) for name, reason in source.unreadable.items()]
+        self.result = ImportResult(failures=failures, notes=[*source.notes])
         self._node = node
         self._user = user
         self._source = source

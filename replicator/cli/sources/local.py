@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from protocol.values import UidSet
 from replicator.cli.sources.message import FolderReader, Listing, ReadMessage, SourceFolder, SourceMessage
@@ -43,6 +43,7 @@ class LocalSource:
     subscriptions: Sequence[str] | None = None
     notes: Sequence[str] = ()
     readers_max: int = 8
+    unreadable: Mapping[str, str] = field(default_factory=dict)
 
     @contextmanager
     def open(self, folder: SourceFolder) -> Iterator[FolderReader]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -91,7 +91,8 @@ class FolderReader(Protocol):
 class MailSource(Protocol):
     """A user's mail elsewhere. `notes` tell people what the source has and nobody can take, or was mended.
 
-    `subscriptions`: names, with or without a folder; None: the source tells none.
+    `unreadable`: folders that cannot be read, and why. `subscriptions`: names, with or without a folder; None: the
+    source tells none.
     """
 
     @property
@@ -102,6 +103,11 @@ class MailSource(Protocol):
     @property
     def subscriptions(self) -> Sequence[str] | None:
         """Names of folders."""
+        ...
+
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """Reasons, by folders."""
         ...
 
     @property

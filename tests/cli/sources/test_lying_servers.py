@@ -10,7 +10,7 @@ from replicator.cli.importing.sources import Credentials, source_at
 from replicator.cli.sources import MailSource, ReadMessage, SourceError
 from replicator.cli.sources.imap import connection as imap_connection
 from replicator.cli.sources.imap import folder as imap_folder
-from tests.cli.sources.lying_server import TEXT, Answer, LyingServer, lying_server
+from tests.cli.sources.lying_server import HONEST, TEXT, Answer, LyingServer, lying_server
 
 MORE = imap_folder.PIECE_BYTES
 
@@ -48,7 +48,6 @@ def test_honest_server_is_read() -> None:
         ({"LIST": b"* LIST " + b"x" * 2_000_000 + b"\r\n"}, "1000000"),
         ({"LIST": b'* LIST () "/" x\r\n' * 300_000}, "longer than it can be"),
         ({"LIST": b"".join(b'* LIST () "/" x%d\r\n' % number for number in range(10_001))}, "more than 10000"),
-        ({"STATUS": b""}, "no answer to STATUS"),
         ({"STATUS": b"* STATUS INBOX (MESSAGES x UIDNEXT 8 UIDVALIDITY 5)\r\n"}, "makes no sense"),
         ({"STATUS": b"* STATUS INBOX (MESSAGES 99999999999 UIDNEXT 8 UIDVALIDITY 5)\r\n"}, "makes no sense"),
         ({"STATUS": b"* STATUS INBOX (MESSAGES 1 UIDNEXT 8 UIDVALIDITY 4294967296)\r\n"}, "makes no sense"),
@@ -86,6 +85,15 @@ def test_account_that_cannot_be_looked_at(lies: dict[str, Answer], error: str) -
 def test_folder_that_cannot_be_read(lies: dict[str, Answer], error: str) -> None:
     with lying_server(**lies) as server, pytest.raises(SourceError, match=error):
         read(server)
+
+
+def test_folder_that_the_server_refuses_is_told_and_others_are_read() -> None:
+    listing = b'* LIST () "/" a\r\n* LIST () "/" b\r\n'
+    answer: Answer = lambda command: b"" if b'"a"' in command else HONEST["STATUS"]  # noqa: E731
+    with lying_server(LIST=listing, STATUS=answer) as server:
+        source = account(server)
+        assert [folder.name for folder in source.folders] == ["b"]
+        assert source.unreadable == {"a": f"{server.url}: no answer to STATUS of a"}
 
 
 def test_message_that_is_not_sent_is_named() -> None:

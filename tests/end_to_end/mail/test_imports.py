@@ -41,7 +41,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield cluster.nodes[0]
 
 
-@pytest.fixture(scope="module", params=LAYOUTS)
+@pytest.fixture(scope="module", params=["plus", pytest.param("fs", marks=pytest.mark.long)])
 def server(request: pytest.FixtureRequest) -> Iterator[Dovecot]:
     with dovecot(LAYOUTS[request.param]) as started:
         yield started

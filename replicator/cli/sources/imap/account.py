@@ -8,7 +8,7 @@ STATUS, HIGHESTMODSEQ with CONDSTORE (RFC 7162). Of the user's own namespace (RF
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -40,6 +40,7 @@ class ImapAccount:
     folders: Sequence[SourceFolder]
     subscriptions: Sequence[str] | None
     notes: Sequence[str]
+    unreadable: Mapping[str, str]
     _url: ImapUrl
     _login: tuple[str, str] = field(repr=False)
     _idle: list[ImapConnection] = field(repr=False)
@@ -80,7 +81,7 @@ def read_account(url: ImapUrl, login: str, password: str, folder: str) -> ImapAc
     except SourceError:
         connection.close()
         raise
-    return ImapAccount(folders, subscriptions, looked.notes, url, (login, password), [connection])
+    return ImapAccount(folders, subscriptions, looked.notes, looked.unreadable, url, (login, password), [connection])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +94,11 @@ class _Listed:
 
 
 class _Looked:
-    """A look at an account. `notes`: what was left out, or has another name."""
+    """A look at an account. `notes`: what was left out, or has another name; `unreadable`: what the server refuses."""
 
     def __init__(self, connection: ImapConnection, folder: str) -> None:
         self.notes = list[str]()
+        self.unreadable = dict[str, str]()
         self._connection = connection
         self._folder = folder
         self._prefix, self._foreign = self._namespaces()
@@ -117,7 +119,12 @@ class _Looked:
                     f"{_shown(one.name)}: the folder is {name!r} here; {_shown(taken[wanted])} is {wanted!r}"
                 )
             taken[name] = one.name
-            yield self._status(one, name)
+            try:
+                yield self._status(one, name)
+            except SourceError as error:
+                if self._connection.is_broken:
+                    raise
+                self.unreadable[name] = str(error)
 
     def subscriptions(self) -> Sequence[str]:
         """Return the names that the user has subscribed to. Raises SourceError, SenselessAnswerError."""
