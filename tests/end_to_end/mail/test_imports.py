@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -235,18 +236,26 @@ def test_mail_that_comes_here_is_no_reason_to_give_uids_up_as_long_as_its_uid_is
     new.logout()
 
 
-def test_interrupted_import_goes_on_with_uids(server: Dovecot, node: Node, user: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_interrupted_import_goes_on_with_uids(
+    server: Dovecot, node: Node, user: str, tmp_path: Path, end: signal.Signals
+) -> None:
     fill(server, user, messages=400)
-    command = run_command(node, tmp_path, user, server.mail(user))
     new = client(node.address("imap"), user)
+    command = run_command(node, tmp_path, user, server.mail(user))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        while len(new.select("INBOX")[1]) and new.select("INBOX")[1] == [b"0"]:
+        while new.select("INBOX")[1] == [b"0"]:
             assert process.poll() is None
-        process.kill()
+        process.send_signal(end)
+        said, _ = process.communicate(timeout=60)
     new.logout()
+    if end == signal.SIGINT:
+        stopped = json.loads(said)
+        assert (process.returncode, stopped["stopped"]) == (1, "interrupted")
+        assert 0 < stopped["imported"] < 532
+        assert stopped["imported"] + stopped["left"] == 532
     result = run(node, tmp_path, user, server.mail(user))
-    assert result["failures"] == []
-    assert result["imported"] + result["present"] == 532
+    assert (result["failures"], result["imported"] + result["present"]) == ([], 532)
     check_same(server, node, user)
 
 
