@@ -80,17 +80,23 @@ class FolderImport:
         self._keeps = self._keep_numbers()
         self._save_all(reader, [message for message in new if message.uid is not None])
         self._check_foreign()
-        if self._keeps and self._folder.uidnext is not None and not self._stop.reason:
-            self._client.raise_numbers(self._user, self._folder.name, self._uidnext(listing), 0)
+        self._raise_uidnext(listing)
         self._save_all(reader, [message for message in new if message.uid is None])
         if self._keeps and self._is_known and listing.uids is not None and not self._stop.reason:
             self._take_over(listing, listing.uids)
         self._end(listing)
 
-    def _uidnext(self, listing: Listing) -> int:
-        """Return a UIDNEXT above all UIDs of the source: mail may have come since it was looked at."""
+    def _raise_uidnext(self, listing: Listing) -> None:
+        """Raise UIDNEXT above all UIDs of the source; more mail may have come since it was looked at."""
+        if not self._keeps or self._folder.uidnext is None or self._stop.reason:
+            return
         newest = listing.uids.ranges[-1][1] if listing.uids else 0
-        return max(self._folder.uidnext or 1, newest + 1)
+        try:
+            self._client.raise_numbers(self._user, self._folder.name, max(self._folder.uidnext, newest + 1), 0)
+        except RefusedError as error:
+            if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise
+            self._give_up_uids(error.detail)
 
     def _keep_numbers(self) -> bool:
         """Return True if mail has the UIDs of the source here; give an empty folder its numbers."""
@@ -247,7 +253,7 @@ class FolderImport:
         self.memory.moved += 1
         # A UID that another import has passed over, since the mail could not be imported, names nothing here.
         if self._keeps and (message.uid in self._uids_here or message.uid >= self._here.uidnext):
-            self._give_up_uids(message.uid)
+            self._give_up_uids(f"other mail has come under UID {message.uid} here")
 
     def _check_foreign(self) -> None:
         """Give the UIDs up if mail that has come by another way has one that named other mail at the source."""
@@ -256,15 +262,13 @@ class FolderImport:
         below = self._folder.uidnext or 0
         foreign = [uid for uid in self._uids_here if uid < below and uid not in self.memory.taken]
         if foreign:
-            self._give_up_uids(min(foreign))
+            self._give_up_uids(f"other mail has come under UID {min(foreign)} here")
 
-    def _give_up_uids(self, uid: int) -> None:
-        """Give the folder a UIDVALIDITY of its own: a UID names different mails here and at the source."""
+    def _give_up_uids(self, why: str) -> None:
+        """Give the folder a UIDVALIDITY of its own, since a UID might name different mails here and at the source."""
         self._client.keep_uidvalidity(self._user, self._folder.name, None)
         self._keeps = False
-        self.notes.append(
-            f"{self._folder.name}: mail programs load it anew, because other mail has come under UID {uid} here"
-        )
+        self.notes.append(f"{self._folder.name}: mail programs load it anew, because {why}")
 
     def _end(self, listing: Listing) -> None:
         """Remember what another import may leave out, unless this one has left something out."""

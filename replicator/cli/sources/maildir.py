@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,14 +23,15 @@ from replicator.cli.sources.dovecot_files import (
     BrokenFileError,
     UidList,
     highest_modseq,
-    read_keywords,
-    read_subscriptions,
-    read_uidlist,
+    parse_keywords,
+    parse_subscriptions,
+    parse_uidlist,
 )
 from replicator.cli.sources.local import LocalFolder, LocalSource
 from replicator.cli.sources.maildir_folders import PARTS, directories, separator
 from replicator.cli.sources.message import ReadMessage, SourceFolder, SourceMessage, with_crlf
 from replicator.cli.sources.names import below, folder_name
+from replicator.cli.sources.own_files import OwnFiles
 from replicator.mail.mailstore import INBOX
 
 FLAGS: Mapping[str, str] = {
@@ -52,21 +52,26 @@ def read_maildir(path: Path, folder: str) -> LocalSource:
     Those are created below `folder`, unless it is INBOX. Raises OSError.
     """
     read = dict[str, _Directory]()
-    notes = list[str]()
+    notes, unreadable = list[str](), dict[str, str]()
+    files = OwnFiles(path)
     for directory in directories(path):
         name = below(folder, folder_name(directory.levels) if directory.levels else INBOX)
-        found = _Directory(directory.path)
+        if directory.is_link:
+            unreadable[str(directory.path)] = "a link, which may lead to somebody else's mail; import it by itself"
+            continue
+        found = _Directory(directory.path, files)
         if name in read:
             notes.append(f"{directory.path}: {read[name].path} has the name {name!r} already; their mail goes together")
             read[name].join(found)
         else:
             read[name] = found
-    subscribed = read_subscriptions(path / SUBSCRIPTIONS, separator(path))
+    subscribed = _subscribed(files, path)
     return LocalSource(
         {name: LocalFolder(one.in_order(), one.read) for name, one in read.items()},
         [one.folder(name) for name, one in read.items()],
         None if subscribed is None else [below(folder, folder_name(levels)) for levels in subscribed],
         [*notes, *(note for one in read.values() for note in one.notes)],
+        unreadable=unreadable,
     )
 
 
@@ -77,11 +82,17 @@ def parse_flags(file_name: str, keywords: Mapping[str, str]) -> frozenset[str]:
     return frozenset(known[letter] for letter in letters if letter in known)
 
 
+def _subscribed(files: OwnFiles, path: Path) -> Sequence[Sequence[bytes]] | None:
+    content = files.read_if_there(path / SUBSCRIPTIONS)
+    return None if content is None else parse_subscriptions(content, separator(path))
+
+
 @dataclass(slots=True)
 class _Directory:
     """The directory of a folder, as far as it has been read."""
 
     path: Path
+    files: OwnFiles
     notes: list[str] = field(default_factory=list)
     messages: list[SourceMessage] = field(init=False)
     uids: UidList | None = field(init=False)
@@ -108,7 +119,7 @@ class _Directory:
             len(self.messages),
             self.uids.uidvalidity if self.uids else None,
             self.uids.uidnext if self.uids else None,
-            highest_modseq(self.path / INDEX_LOG) if self.uids else None,
+            highest_modseq(self.files.read_if_there(self.path / INDEX_LOG) or b"") if self.uids else None,
             version=self._version(),
         )
 
@@ -122,7 +133,7 @@ class _Directory:
     def read(self, message: SourceMessage) -> ReadMessage:
         """Return a message, even if a mail program has changed its flags meanwhile. Raises OSError."""
         try:
-            text = Path(message.name).read_bytes()
+            text = self.files.read(message.name)
         except FileNotFoundError:
             base = _base(Path(message.name).name)
             if base not in self._moved:
@@ -131,21 +142,24 @@ class _Directory:
                 }
             if base not in self._moved:
                 raise
-            text = Path(self._moved[base]).read_bytes()
+            text = self.files.read(self._moved[base])
         if text.startswith(GZIP):
             return ReadMessage(message, error="compressed by a plugin of Dovecot's; import this mailbox by imap://")
         return ReadMessage(message, with_crlf(text))
 
     def _uid_list(self) -> UidList | None:
+        content = self.files.read_if_there(self.path / UIDLIST)
+        if content is None:
+            return None
         try:
-            return read_uidlist(self.path / UIDLIST)
+            return parse_uidlist(content)
         except BrokenFileError as error:
             self.notes.append(f"{self.path / UIDLIST}: {error}; the folder's mail gets new UIDs")
             return None
 
     def _listed(self) -> Iterator[SourceMessage]:
         """Yield the messages. A file that is renamed meanwhile may be missed, so what is missing is sought twice."""
-        keywords = read_keywords(self.path / KEYWORDS)
+        keywords = parse_keywords(self.files.read_if_there(self.path / KEYWORDS) or b"")
         uids = dict(self.uids.uids) if self.uids else {}
         found = dict[tuple[str, int], SourceMessage]()
         for _ in range(2):
@@ -163,25 +177,15 @@ class _Directory:
                 if entry.name.startswith("."):
                     continue
                 try:
-                    status = entry.stat()
+                    status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     is_whole = False
-                    if entry.is_symlink():
-                        self._note(entry)
                     continue
-                if stat.S_ISREG(status.st_mode):
-                    flags = parse_flags(entry.name, keywords) if part == "cur" else frozenset[str]()
-                    received_ms = status.st_mtime_ns // 1_000_000
-                    message = SourceMessage(entry.path, flags, received_ms, size_bytes=status.st_size)
-                    found[_base(entry.name), entry.inode()] = message
-                else:
-                    self._note(entry)
+                flags = parse_flags(entry.name, keywords) if part == "cur" else frozenset[str]()
+                received_ms = status.st_mtime_ns // 1_000_000
+                message = SourceMessage(entry.path, flags, received_ms, size_bytes=status.st_size)
+                found[_base(entry.name), entry.inode()] = message
         return is_whole
-
-    def _note(self, entry: os.DirEntry[str]) -> None:
-        note = f"{entry.path}: no file; left out"
-        if note not in self.notes:
-            self.notes.append(note)
 
     def _version(self) -> str:
         digest = hashlib.sha256(f"{self.uids and (self.uids.uidvalidity, self.uids.uidnext)}".encode())

@@ -205,3 +205,15 @@ def test_uid_of_mail_that_the_source_has_expunged_may_name_no_other(
     assert result["folders"][0]["uids_kept"] == is_kept
     assert bool(result["notes"]) == (not is_kept)
     assert uids(served) == [1, 2, 3]
+
+
+def test_uids_at_the_end_of_all_are_not_kept(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    forged = FROM + b"X-IMAPbase: 5 4294967290\nX-UID: 3\n\none\n\n" + FROM + b"X-UID: 4294967280\n\ntwo\n\n"
+    result = imported(served, invoke, put(tmp_path, "mbox", forged + FROM + b"a: b\n\nthree\n\n"))
+    assert (result["imported"], result["failures"], result["folders"][0]["uids_kept"]) == (3, [], False)
+    assert max(uids(served)) < 2**31
+    forged = FROM + b"X-IMAPbase: 5 4294967290\nX-UID: 3\n\none\n\n" + FROM + b"a: b\n\nthree\n\n"
+    again = invoke("import", "bob", put(tmp_path, "mbox2", forged), "--url", served.url, "--json")
+    told = json.loads(again.stdout)
+    assert (again.exit_code, told["imported"], told["folders"][0]["uids_kept"]) == (0, 2, False)
+    assert "mail programs load it anew" in told["notes"][1]

@@ -1,0 +1,44 @@
+"""Files of a Maildir, read with more rights than its owner has: only files that are the owner's own.
+
+Users who can write to their Maildirs could put a link to somebody else's file there, and have it imported as mail.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+
+class OwnFiles:
+    """Files that belong to the owner of a directory."""
+
+    def __init__(self, root: Path) -> None:
+        self._owner = root.stat().st_uid
+
+    def open(self, path: Path | str) -> BinaryIO:
+        """Open a file for reading. Raises OSError, also for a link and for what is no file, or somebody else's."""
+        number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        status = os.fstat(number)
+        if not stat.S_ISREG(status.st_mode):
+            reason = "no file"
+        elif status.st_uid != self._owner:
+            reason = "belongs to another user than the Maildir"
+        else:
+            return os.fdopen(number, "rb")
+        os.close(number)
+        raise OSError(errno.EPERM, reason, str(path))
+
+    def read(self, path: Path | str) -> bytes:
+        """Return a file's content. Raises OSError as `open`."""
+        with self.open(path) as file:
+            return file.read()
+
+    def read_if_there(self, path: Path) -> bytes | None:
+        """Return a file's content; None if there is none. Raises OSError as `open`."""
+        try:
+            return self.read(path)
+        except FileNotFoundError:
+            return None
