@@ -64,12 +64,20 @@ class FolderImport:
         self._advance = advance
         self._keeps = False  # whether mail has the UIDs of the source here
         self._contents: dict[str, list[int]] = {}
-        self._uids_here = frozenset[int]()
+        self._uids_here = self._uids_there = frozenset[int]()
         self._refused_flags = set[str]()
 
     def run(self, reader: FolderReader) -> None:
         """Import everything. Raises SourceError, UnreachableError, RefusedError."""
+        try:
+            self._run(reader)
+        finally:
+            if self._folder.uidvalidity is not None:
+                self.result.uids_kept = self._keeps and not self.memory.moved
+
+    def _run(self, reader: FolderReader) -> None:
         listing = reader.listing(self.memory.highestmodseq)
+        self._uids_there = frozenset(listing.uids or ())
         new = [message for message in listing.messages if message.uid is None or message.uid not in self.memory.taken]
         self.result.present = max(0, self._folder.messages - len(new))
         self.result.left = len(new)
@@ -172,9 +180,12 @@ class FolderImport:
     def _present(self, read: ReadMessage) -> int | None:
         """Return the UID of a copy of this content in the folder that no other message of the source is."""
         for text in (read.text, read.former):
-            uids = self._contents.get(hashlib.sha256(text).hexdigest()) if text is not None and self._contents else None
-            if uids:
-                return uids.pop(uids.index(read.message.uid) if read.message.uid in uids else 0)
+            uids = (
+                [] if text is None or not self._contents else self._contents.get(hashlib.sha256(text).hexdigest(), [])
+            )
+            for at, uid in enumerate(uids):
+                if uid == read.message.uid or not self._keeps or uid not in self._uids_there:
+                    return uids.pop(at)
         return None
 
     def _save(self, batch: Sequence[ReadMessage]) -> None:
@@ -214,32 +225,19 @@ class FolderImport:
         self._keep_memory(self.memory)
 
     def _new_mail(self, read: ReadMessage) -> SentMessage:
-        message = read.message
-        return SentMessage(
-            read.text, self._settable(message.flags), message.received_ms, message.uid if self._keeps else None
-        )
-
-    def _settable(self, flags: frozenset[str]) -> frozenset[str]:
-        """Return the flags without those that no client could set here; say so once for each."""
-        refused = {flag for flag in flags if flag.lower() not in _SYSTEM and not is_keyword(flag)}
-        for flag in sorted(refused - self._refused_flags):
+        message, flags = read.message, _settable(read.message.flags)
+        for flag in sorted(message.flags - flags - self._refused_flags):
             self.failures.append(Failure(self._folder.name, f"the flag {flag!r} is left out: no flag of IMAP"))
-        self._refused_flags |= refused
-        return flags - refused
+        self._refused_flags |= message.flags - flags
+        return SentMessage(read.text, flags, message.received_ms, message.uid if self._keeps else None)
 
     def _take_over(self, listing: Listing, uids: UidSet) -> None:
         """Make flags and expunges of the source since the last import here, where nobody has changed the mail."""
-        flags = {one.uid: self._settable(one.flags) for one in listing.messages if one.uid is not None}
-        taking = TakingOver(self._client, self._user, self._here, self.memory)
+        flags = {one.uid: _settable(one.flags) for one in listing.messages if one.uid is not None}
         if not uids and self.memory.flags:
             self.notes.append(f"{self._folder.name}: is empty at the source now; what was imported before stays here")
             return
-        taking.run(flags, uids)
-        self.result.reflagged, self.result.expunged, self.result.stayed = (
-            taking.reflagged,
-            taking.expunged,
-            taking.stayed,
-        )
+        TakingOver(self._client, self._user, self._here, self.memory, self.result).run(flags, uids)
 
     def _remember(self, message: SourceMessage, flags: frozenset[str] | None, uid: int | None) -> None:
         """Remember that a message is here under this UID, and the flags that both sides have, if they are known."""
@@ -275,8 +273,6 @@ class FolderImport:
         is_whole = not (self.failures or self.result.left)
         self.memory.version = self._folder.version if is_whole else None
         self.memory.highestmodseq = self._folder.highestmodseq if is_whole and listing.uids is not None else None
-        if self._folder.uidvalidity is not None:
-            self.result.uids_kept = self._keeps and not self.memory.moved
 
     def _fail(self, batch: Sequence[ReadMessage], reason: str) -> None:
         self.failures += [Failure(one.message.name, reason) for one in batch]
@@ -286,6 +282,11 @@ class FolderImport:
     def _done(self, batch: Sequence[ReadMessage]) -> None:
         self.result.left -= len(batch)
         self._advance(len(batch))
+
+
+def _settable(flags: frozenset[str]) -> frozenset[str]:
+    """Return the flags without those that no client could set here."""
+    return frozenset(flag for flag in flags if flag.lower() in _SYSTEM or is_keyword(flag))
 
 
 def _without_keywords(read: ReadMessage) -> ReadMessage:

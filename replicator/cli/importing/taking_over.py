@@ -12,18 +12,19 @@ from itertools import islice
 from protocol.values import UidSet
 from replicator.cli.api.client import FoundFolder, NodeClient, TakenChange
 from replicator.cli.importing.memory import Flags, FolderMemory
+from replicator.cli.importing.results import FolderResult
 
 CHANGED_AT_ONCE = 1000
 """Mails of one request, which the node can change within its time limit."""
 
 
 class TakingOver:
-    """Brings the changes of one folder; `memory` follows them. The counts are of mails."""
+    """Brings the changes of one folder; `memory` follows them, and `result` counts them."""
 
-    def __init__(self, client: NodeClient, user: str, here: FoundFolder, memory: FolderMemory) -> None:
-        self.reflagged = 0
-        self.expunged = 0
-        self.stayed = 0
+    def __init__(
+        self, client: NodeClient, user: str, here: FoundFolder, memory: FolderMemory, result: FolderResult
+    ) -> None:
+        self._result = result
         self._client = client
         self._user = user
         self._here = here
@@ -41,12 +42,11 @@ class TakingOver:
                     self._memory.flags[uid] = change.flags
                 else:
                     del self._memory.flags[uid]
-            done = len(changed)
-            self.stayed += len(change.uids) - done
+            self._result.stayed += len(change.uids) - len(changed)
             if change.flags is None:
-                self.expunged += done
+                self._result.expunged += len(changed)
             else:
-                self.reflagged += done
+                self._result.reflagged += len(changed)
 
     def _changes(self, flags: Mapping[int, Flags], uids: UidSet) -> Iterator[TakenChange]:
         """Yield what is to be changed, mails of the same change together."""

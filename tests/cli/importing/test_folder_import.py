@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 from pathlib import Path
 from typing import Any
@@ -217,3 +218,29 @@ def test_uids_at_the_end_of_all_are_not_kept(served: ServedNode, invoke: Invoke,
     told = json.loads(again.stdout)
     assert (again.exit_code, told["imported"], told["folders"][0]["uids_kept"]) == (0, 2, False)
     assert "mail programs load it anew" in told["notes"][1]
+
+
+def test_twins_of_which_one_is_expunged_here_keep_their_uids_without_a_memory(
+    served: ServedNode, invoke: Invoke, tmp_path: Path
+) -> None:
+    root = numbered(tmp_path / "Maildir", [5, 9], 10)
+    for uid in (5, 9):
+        put(root / "cur", f"{uid}:2,S", b"twin\n")
+    imported(served, invoke, root)
+
+    async def expunge() -> None:
+        view = await served.mail.open_mailbox(await served.mail.folder("alice", "INBOX"))
+        await served.mail.expunge(view, UidSet.of([5]))
+
+    served.run(expunge)
+    shutil.rmtree(tmp_path / "state")
+    result = imported(served, invoke, root)
+    assert (result["imported"], result["notes"], uids(served)) == (1, [], [9, 10])
+
+
+def test_flag_that_is_none_is_told_once(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    root = numbered(tmp_path / "Maildir", [1], 2)
+    put(root, "dovecot-keywords", b"0 (no)flag\n")
+    (root / "cur" / "1:2,S").rename(root / "cur" / "1:2,Sa")
+    assert len(imported(served, invoke, root, code=1)["failures"]) == 1
+    assert imported(served, invoke, root)["present"] == 1
