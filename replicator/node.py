@@ -14,6 +14,7 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from replicator.config import Address, Config, PeerAddress, WhenFull
+from replicator.dsync import LOCKED_BY_OTHERS, DsyncServer, DsyncServices, LastSyncs, MailReplica
 from replicator.errors import DataError, DiskFullError, UnavailableError
 from replicator.http.access import Access
 from replicator.http.server import HttpServer
@@ -61,7 +62,9 @@ from replicator.runtime.addresses import client_address
 from replicator.runtime.drain import Drain
 from replicator.runtime.environment import Environment
 from replicator.runtime.files.disk_room import disk_rooms
+from replicator.runtime.files.first_line import first_line
 from replicator.runtime.metrics import (
+    DoveadmMetrics,
     HttpMetrics,
     ImapMetrics,
     LmtpMetrics,
@@ -132,7 +135,7 @@ async def run_node(
             refusals=refusals,
             is_new=not has_begun,
         )
-        users, recipients = await users_of(config, environment, registry)
+        users, recipients = await users_of(config, certificates, environment, registry)
         quotas = Quotas(
             store.usage,
             users.quota_limits,
@@ -354,16 +357,34 @@ def _doors(
         served = mail_handlers(imap, lmtp, socketmap)
         for protocol, address in addresses_of(config).items():
             yield address, handler_of(protocol, served, config.proxy)
+    if doors.doveadm and config.doveadm.password_file:
+        dsync = DsyncServer(
+            DsyncServices(
+                users=users,
+                replica_of=partial(MailReplica, mail, last_syncs=LastSyncs(), clock_ms=environment.clock_ms),
+                password=partial(environment.run_in_thread, partial(first_line, config.doveadm.password_file)),
+                hostname=LOCKED_BY_OTHERS + config.node.cluster,
+                metrics=DoveadmMetrics(registry),
+                limits=config.limits,
+                refusals=refusals,
+                sessions=sessions,
+                clock_ms=environment.clock_ms,
+            )
+        )
+        yield doors.doveadm, _tls_off_loopback(doors.doveadm, dsync.serve, certificates)
     if doors.http:
-        yield doors.http, _http_door(doors.http, HttpServer(http, Access(tokens_of(config))), certificates)
+        server = HttpServer(http, Access(tokens_of(config)))
+        yield doors.http, _tls_off_loopback(doors.http, server.serve, certificates)
 
 
-def _http_door(address: Address, server: HttpServer, certificates: Certificates) -> Handler:
+def _tls_off_loopback(
+    address: Address, serve: Callable[[trio.abc.Stream], Awaitable[None]], certificates: Certificates
+) -> Handler:
     """Return the handler for connections at this address: with TLS if they may come from other machines."""
 
     async def serve_tls(stream: trio.SocketStream) -> None:
         context = certificates.for_clients()  # as of now: the files may have been read again
         assert context is not None, "the configuration asks for a certificate here"
-        await server.serve(https(stream, context))
+        await serve(https(stream, context))
 
-    return server.serve if address.is_loopback else serve_tls
+    return serve if address.is_loopback else serve_tls

@@ -55,22 +55,27 @@ def registry_of_process() -> CollectorRegistry:
 
 
 async def users_of(
-    config: Config, environment: Environment, registry: CollectorRegistry
+    config: Config, certificates: Certificates, environment: Environment, registry: CollectorRegistry
 ) -> tuple[Directory, Recipients]:
     """Return the users, and whom addresses reach. Log what is wrong with their files. Raises ConfigError."""
-    users = _directory_of(config, environment, registry)
+    users = _directory_of(config, certificates, environment, registry)
     await users.load()  # warn of a missing file now, not when the first mail arrives
     return users, Recipients(users, config.lmtp.aliases)
 
 
-def _directory_of(config: Config, environment: Environment, registry: CollectorRegistry) -> Directory:
+def _directory_of(
+    config: Config, certificates: Certificates, environment: Environment, registry: CollectorRegistry
+) -> Directory:
     """Return the users, before anything of them is known. Raises ConfigError."""
     users, clock_ms = config.users, environment.clock_ms
     quota = QuotaLimits(config.quota.storage_bytes, config.quota.messages)
     masters, separator = users.master_passwd_file, users.master_separator
     server = user_server(config)
     if server is not None:
-        return users_of_server(server, clock_ms, registry, quota=quota, masters=masters, separator=separator)
+        context = certificates.for_user_server
+        return users_of_server(
+            server, clock_ms, registry, context=context, quota=quota, masters=masters, separator=separator
+        )
     return UserDirectory(
         users.passwd_file,
         quota=quota,
@@ -114,7 +119,13 @@ def configuration_of(
 
 def certificates_of(config: Config) -> Certificates:
     """Return the certificates. Raises ConfigError."""
-    return Certificates(config.tls, config.certificates, of_clients=config.client_certificates, oauth=config.oauth)
+    return Certificates(
+        config.tls,
+        config.certificates,
+        of_clients=config.client_certificates,
+        oauth=config.oauth,
+        user_server=user_server(config),
+    )
 
 
 def provider_keys_of(

@@ -13,9 +13,11 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeAlias
 
 import trio
@@ -30,7 +32,15 @@ from replicator.runtime.files.line_files import write_lines
 from replicator.runtime.signals import Signal
 from replicator.store.db.transaction import Commit
 from replicator.users import UserExistsError, UserUnknownError, folded
-from replicator.users.passwd_file.line import name_in, needs_secret, user_of, with_hash
+from replicator.users.passwd_file.line import (
+    mail_user_in,
+    name_in,
+    needs_secret,
+    refusal_of,
+    renamed,
+    user_of,
+    with_hash,
+)
 from replicator.users.passwd_file.table import FILE_MAX_BYTES, SECRET, SECRET_BYTES
 from replicator.users.words.nologin import with_nologin
 from resync.entry import FolderAnnotate
@@ -65,6 +75,7 @@ class ClusterUsers:
         self._run_in_thread = run_in_thread
         self._values: dict[str, bytes] | None = None  # None: to be read
         self._bytes = 0  # of all values
+        self._log_ins = _LogIns()
         self._unwritten: dict[str, bytes | None] = {}  # what the file lacks; everything, if `_is_new`
         self._is_new = True
         self._noted: list[tuple[str, bytes | None]] = []  # while the values are being read
@@ -99,10 +110,13 @@ class ClusterUsers:
             self._noted += changes
             return
         for name, value in changes:
-            self._bytes -= len(self._values.pop(name, b""))
+            before = self._values.pop(name, b"")
+            self._bytes -= len(before)
+            self._log_ins.remove(name, before)
             if value is not None:
                 self._values[name] = value
                 self._bytes += len(value)
+                self._log_ins.add(name, value)
             self._unwritten[name] = value
 
     async def _shown(self) -> Mapping[str, bytes]:
@@ -111,9 +125,10 @@ class ClusterUsers:
             while self._values is None:
                 self._noted, self._is_stale = [], False
                 values = dict(await self._mail.annotations(USER_TABLE, None))
+                log_ins = await self._run_in_thread(partial(_LogIns, values))
                 if self._is_stale:
                     continue
-                self._values, self._bytes = values, sum(map(len, values.values()))
+                self._values, self._bytes, self._log_ins = values, sum(map(len, values.values())), log_ins
                 self._unwritten, self._is_new = {**values}, True
                 self._show(self._noted)  # the store may have had some of it already: then it is the same
             return self._values
@@ -140,6 +155,13 @@ class ClusterUsers:
         await self._mail.catch_up(USER_TABLE)
         return _name_of(folded(user)) in await self._shown()
 
+    async def names_of(self, user: str) -> list[str]:
+        """Return the log-in names that open the mail of exactly this user, as `has` knows them. Raises MailError."""
+        await self._mail.catch_up(USER_TABLE)
+        values, own = await self._shown(), _name_of(folded(user))
+        names = {own} if own in values and mail_user_in(values[own]) is None else set()
+        return sorted(name_in(values[name]) for name in names | self._log_ins.of(folded(user)))
+
     async def add(self, lines: Sequence[bytes], *, replace: bool = False) -> None:
         """Add users by their lines, without line ends, all or none; with `replace`, in place of those that there are.
 
@@ -153,6 +175,9 @@ class ClusterUsers:
             known = next((user for user in named if _name_of(user) in before), None)
             if known is not None and not replace:
                 raise UserExistsError(f"user {known!r} already exists; `replicator user passwd` sets a new password")
+            for user in named:
+                if _name_of(user) not in before:
+                    self._check_free(before, user, set(named))
             return named
 
         await self._change(added)
@@ -171,6 +196,30 @@ class ClusterUsers:
 
         await self._change(changed)
 
+    async def rename(self, user: str, name: str) -> str:
+        """Give the user another log-in name, and return the user whose mail that opens, as the old one did.
+
+        The rest of the line stays. Raises UserUnknownError, UserExistsError, ValueError.
+        """
+        old, new = folded(user), folded(name)
+
+        def changed(before: Values) -> Changes:
+            line = renamed(_line_of(before, user), name)
+            if _name_of(new) in before:
+                raise UserExistsError(f"user {new!r} already exists; choose another name")
+            self._check_free(before, new, {old})
+            return {old: None, new: line}
+
+        changes = await self._change(changed)
+        return mail_user_in(changes[new] or b"") or new
+
+    def _check_free(self, values: Values, user: str, but: AbstractSet[str]) -> None:
+        """Raise UserExistsError if a log-in name opens the mail of the user of this name, but for those that change."""
+        holders = (folded(name_in(values[name])) for name in self._log_ins.of(user))
+        holder = next((name for name in sorted(holders) if name not in but), None)
+        if holder is not None:
+            raise UserExistsError(refusal_of(user, holder))
+
     async def delete(self, user: str) -> None:
         """Remove the user. The mail stays. Raises UserUnknownError."""
 
@@ -180,8 +229,8 @@ class ClusterUsers:
 
         await self._change(deleted)
 
-    async def _change(self, decide: Callable[[Values], Changes]) -> None:
-        """Make the change that is decided on the latest table that can be had, and show it."""
+    async def _change(self, decide: Callable[[Values], Changes]) -> Changes:
+        """Make the change that is decided on the latest table that can be had, show it, and return it."""
         async with self._editing:
             await self._mail.catch_up(USER_TABLE)
             before = await self._shown()
@@ -193,6 +242,7 @@ class ClusterUsers:
                 values[SCRAM_SECRET] = base64.b64encode(secrets.token_bytes(SECRET_BYTES))
             await self._mail.annotate(USER_TABLE, None, values)
             await self._write()
+            return changes
 
     async def _write(self) -> None:
         """Write the file as this node shows the table. Raises NotReadyError before this node knows it, OSError."""
@@ -207,6 +257,33 @@ class ClusterUsers:
             finally:
                 if not is_written and not self._is_new:
                     self._unwritten, self._is_new = {**changes, **self._unwritten}, is_new
+
+
+class _LogIns:
+    """The lines that open the mail of other users than their names say, by these users."""
+
+    def __init__(self, values: Values = MappingProxyType({})) -> None:
+        self._names: dict[str, set[str]] = {}  # of annotations
+        for name, line in values.items():
+            self.add(name, line)
+
+    def of(self, user: str) -> AbstractSet[str]:
+        """Return the names of the annotations with the lines that open the mail of a user, who is folded."""
+        return self._names.get(user, frozenset())
+
+    def add(self, name: str, line: bytes) -> None:
+        """Add a line under the name of its annotation."""
+        owner = _owner_in(name, line)
+        if owner is not None:
+            self._names.setdefault(owner, set()).add(name)
+
+    def remove(self, name: str, line: bytes) -> None:
+        """Remove a line that may be there."""
+        owner = _owner_in(name, line)
+        if owner is not None and owner in self._names:
+            self._names[owner].discard(name)
+            if not self._names[owner]:
+                del self._names[owner]
 
 
 class _File:
@@ -252,6 +329,12 @@ def _user_in(name: str, line: bytes) -> str | None:
         user = folded(name_in(line))
         return user if name == _name_of(user) else None
     return None
+
+
+def _owner_in(name: str, line: bytes) -> str | None:
+    """Return the user whose mail a line opens under this name of an annotation, if that is another than its own."""
+    owner = mail_user_in(line)
+    return owner if owner is not None and _user_in(name, line) is not None else None
 
 
 def _name_of(user: str) -> str:

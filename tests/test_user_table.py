@@ -19,6 +19,7 @@ from replicator.runtime.files.line_files import write_lines
 from replicator.user_table import HEAD, LINE, ClusterUsers
 from replicator.users import UserDirectory, UserExistsError, UserUnknownError
 from replicator.users.passwd_file.table import SECRET
+from resync.entry import FolderAnnotate
 from tests.replication.cluster import Cluster, Node, cluster, until
 
 PLAIN = "{PLAIN}"
@@ -155,6 +156,80 @@ async def test_impossible_changes_are_refused(tmp_path: Path, autojump_clock: Mo
         assert shown(nodes["dc1"]) == ["ann:{PLAIN}0"]
         await table.add([b"ANN:{PLAIN}1"], replace=True)
         assert shown(nodes["dc1"]) == ["ANN:{PLAIN}1"]
+
+
+async def test_a_rename_is_one_change_at_every_node(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 3) as nodes, tables(nodes, "dc1", "dc2", "dc3") as users:
+        await users["dc1"].add([b"ann:{PLAIN}0", b"bob:{PLAIN}0:::::::nologin"])
+        await all_show(nodes, "ann:{PLAIN}0", "bob:{PLAIN}0:::::::nologin")
+        entries: list[list[int]] = []
+        nodes["dc3"].store.listeners.append(
+            lambda commit: entries.append(
+                [len(each.values) for one in commit.applied for each in one.changes if isinstance(each, FolderAnnotate)]
+            )
+        )
+        assert await users["dc2"].rename("ANN", "Anna") == "ann"
+        await all_show(nodes, "anna:{PLAIN}0::::::user=ann", "bob:{PLAIN}0:::::::nologin")
+        assert [each for each in entries if each] == [[2]], "both lines are in one entry"
+        assert [await users[sid].names_of("Ann") for sid in ("dc1", "dc3")] == [["anna"], ["anna"]]
+        for sid in ("dc1", "dc2", "dc3"):
+            with pytest.raises(UserExistsError, match="'ann' is the user whose mail 'anna' opens"):
+                await users[sid].add([b"ann:{PLAIN}1"])
+            with pytest.raises(UserExistsError, match="'ann' is the user whose mail 'anna' opens"):
+                await users[sid].rename("bob", "ann")
+        with pytest.raises(UserExistsError, match="'anna' already exists"):
+            await users["dc1"].rename("bob", "anna")
+        with pytest.raises(UserUnknownError, match="no user 'ann'"):
+            await users["dc1"].rename("ann", "eve")
+        assert await users["dc3"].rename("anna", "annie") == "ann"
+        await all_show(nodes, "annie:{PLAIN}0::::::user=ann", "bob:{PLAIN}0:::::::nologin")
+        assert await users["dc1"].rename("annie", "ann") == "ann"
+        await all_show(nodes, "ann:{PLAIN}0::::::", "bob:{PLAIN}0:::::::nologin")
+        assert await users["dc2"].names_of("ann") == ["ann"]
+        await users["dc1"].rename("ann", "anna")
+        await users["dc1"].delete("anna")
+        assert await users["dc1"].names_of("ann") == []
+        await users["dc1"].add([b"ann:{PLAIN}1"])
+        await all_show(nodes, "ann:{PLAIN}1", "bob:{PLAIN}0:::::::nologin")
+
+
+async def test_a_user_who_is_renamed_on_one_side_has_one_mailbox_once_parted_nodes_meet(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 3) as nodes, tables(nodes, "dc1", "dc2", "dc3") as users:
+        await users["dc1"].add([b"ann:{PLAIN}0", b"bob:{PLAIN}0"])
+        await nodes.converged()
+        nodes.isolate("dc3")
+        await nodes.linked(["dc1", "dc2"], ["dc3"])
+        await users["dc1"].rename("ann", "anna")
+        await users["dc3"].set_password("bob", "{PLAIN}3")
+        await trio.sleep(1)
+        await users["dc3"].set_password("ann", "{PLAIN}3")
+        await users["dc1"].rename("bob", "robert")
+        nodes.rejoin("dc3")
+        await nodes.linked()
+        await nodes.converged()
+        await all_show(nodes, "ann:{PLAIN}3", "anna:{PLAIN}0::::::user=ann", "robert:{PLAIN}0::::::user=bob")
+        for sid in ("dc1", "dc3"):
+            assert await users[sid].names_of("ann") == ["ann", "anna"]
+            with pytest.raises(UserExistsError, match="whose mail 'robert' opens"):
+                await users[sid].add([b"bob:*"])
+
+
+async def test_log_ins_of_one_user_come_together_or_one_after_the_other(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes, tables(nodes, "dc1") as users:
+        table = users["dc1"]
+        await table.add([b"team:*", b"ann:*::::::user=team"])
+        await table.add([b"bob:*::::::user=team"])
+        assert await table.names_of("team") == ["ann", "bob", "team"]
+        await table.add([b"team:{PLAIN}1"], replace=True)
+        await table.delete("team")
+        with pytest.raises(UserExistsError, match="whose mail 'ann' opens"):
+            await table.add([b"team:*"])
+        await table.add([b"team:*", b"ann:*", b"bob:*"], replace=True)
+        assert shown(nodes["dc1"]) == ["ann:*", "bob:*", "team:*"]
 
 
 async def test_lines_that_no_node_writes_are_not_in_the_file(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -25,6 +25,10 @@ MANAGED_LINES = 10
 """Lines from the beginning in which that counts."""
 
 
+_WORD = re.compile(r"[a-z0-9-]+")
+"""What may be the id of a node, in a comment."""
+
+
 class EditError(ConfigError):
     """The file cannot be changed like this. The text says why, and what to do."""
 
@@ -72,55 +76,69 @@ def _check_managed(file: Path, text: str) -> None:
 
 
 class _Edit:
-    """The lines of a file, from 1, as they are changed. None: the line is gone."""
+    """The lines of a file with their ends, from 1, as they are changed. Lines that are gone are empty."""
 
     def __init__(self, file: Path, text: str) -> None:
         self._file = file
-        self._has_crlf = "\r\n" in text
-        text = text.replace("\r\n", "\n")
         self._before = tomllib.loads(text)
         self._spans: Mapping[KeyPath, Span] = key_spans(text)
-        self._lines: list[str | None] = [None, *text.split("\n")]
+        self._lines = ["", *(f"{line}\n" for line in text.split("\n"))]
+        self._lines[-1] = self._lines[-1][:-1]  # the last one has no end, or is an empty one after the last end
+        self._end = "\r\n" if self._lines[1].endswith("\r\n") else "\n"  # of new lines
         self.peers: list[Mapping[str, object]] = list(self._before.get("peer", []))
 
     def add_peer(self, sid: str, address: str) -> None:
         """Add a section below the last peer's, or at the end of the file."""
-        section = f"\n[[peer]]\nid = {json.dumps(sid)}\naddress = {json.dumps(address)}"
         last = self._section(len(self.peers) - 1).last if self.peers else self._last_line()
-        self._lines[last] = (self._lines[last] or "") + "\n" + section
+        self._insert(last, "", "[[peer]]", f"id = {json.dumps(sid)}", f"address = {json.dumps(address)}")
 
     def remove_peer(self, number: int) -> None:
-        """Remove a section, from its header to its last key, with the empty line below it."""
+        """Remove a section, from its header to its last key, with the empty line below it, and a comment about it."""
         span = self._section(number)
-        end = span.last + (span.last + 1 < self._last_line() and self._lines[span.last + 1] == "")
-        self._lines[span.first : end + 1] = [None] * (end + 1 - span.first)
+        end = span.last + (span.last + 1 < self._last_line() and not _bare(self._lines[span.last + 1]))
+        first = self._comment_about(number, span.first)
+        self._lines[first : end + 1] = [""] * (end + 1 - first)
+
+    def _comment_about(self, number: int, header: int) -> int:
+        """Return the first line of the comment directly above the header of a peer's section, if it is about the peer.
+
+        That is one that names this node of the cluster and no other one: any other may be about what is around it.
+        Return the header's line if there is none.
+        """
+        first = header
+        while self._lines[first - 1].lstrip().startswith("#"):
+            first -= 1
+        words = set(_WORD.findall("".join(self._lines[first:header]).lower()))
+        ids = [str(peer["id"]) for peer in self.peers]
+        others = {self._before["node"]["id"], *ids[:number], *ids[number + 1 :]}
+        return first if ids[number] in words and not words & others else header
 
     def list_removed(self, sid: str, config: Config) -> None:
         """Add a node to `node.removed`, at the front."""
         listed = self._spans.get(("node", "removed"))
         if listed is not None:
-            before, bracket, after = str(self._lines[listed.first]).partition("[")
+            before, bracket, after = self._lines[listed.first].partition("[")
             comma = "," if config.node.removed else ""
             space = " " if comma and after.strip() else ""
             self._lines[listed.first] = f"{before}{bracket}{json.dumps(sid)}{comma}{space}{after}"
             return
         line = self._span(("node", "id")).last
-        key = re.match(r"(\s*(?:node\s*\.\s*)?)id(\s*=\s*)", str(self._lines[line]))
+        key = re.match(r"(\s*(?:node\s*\.\s*)?)id(\s*=\s*)", self._lines[line])
         if key is None:
             raise self._by_hand()
-        self._lines[line] = f"{self._lines[line]}\n{key[1]}removed{key[2]}[{json.dumps(sid)}]"
+        self._insert(line, f"{key[1]}removed{key[2]}[{json.dumps(sid)}]")
 
     def unlist(self, sid: str) -> None:
         """Take a node out of `node.removed`."""
         first, last = self._span(("node", "removed"))
-        text = "\n".join(str(line) for line in self._lines[first : last + 1])
+        text = "".join(self._lines[first : last + 1])
         quoted = rf"""["']{re.escape(sid)}["']"""
         self._lines[first] = re.sub(rf",\s*{quoted}(?=\s*,?\s*\])|{quoted}\s*,?[ \t]*", "", text, count=1)
-        self._lines[first + 1 : last + 1] = [None] * (last - first)
+        self._lines[first + 1 : last + 1] = [""] * (last - first)
 
     def finish(self, peers: list[Mapping[str, object]], removed: list[str]) -> str:
         """Return the new text, if it means the old one with these peers and removed nodes."""
-        text = "\n".join(line for line in self._lines[1:] if line is not None)
+        text = "".join(self._lines)
         wanted = {**self._before, "peer": peers, "node": {**self._before["node"], "removed": removed}}
         try:
             found = tomllib.loads(text)
@@ -130,7 +148,14 @@ class _Edit:
         if {"peer": [], **found, "node": node} != wanted:
             raise self._by_hand()
         load_config(self._file, text=text)
-        return text.replace("\n", "\r\n") if self._has_crlf else text
+        return text
+
+    def _insert(self, after: int, *lines: str) -> None:
+        """Insert lines after one, which may have no end: then the last of them has none either."""
+        line = self._lines[after]
+        bare = _bare(line)
+        ends = [line[len(bare) :] or self._end, *(self._end for _ in lines[1:]), self._end if line != bare else ""]
+        self._lines[after] = "".join(text + end for text, end in zip((bare, *lines), ends, strict=True))
 
     def _section(self, number: int) -> Span:
         spans = [span for path, span in self._spans.items() if path[:2] == ("peer", number)]
@@ -145,10 +170,15 @@ class _Edit:
 
     def _last_line(self) -> int:
         """Return the last line with text: an edit leaves the empty ones at the end where they are."""
-        return max((number for number, line in enumerate(self._lines) if line), default=1)
+        return max((number for number, line in enumerate(self._lines) if _bare(line)), default=1)
 
     def _by_hand(self) -> EditError:
         return EditError(
             f"{self._file}: peers or `removed` are written there in a way that this command cannot change; change the"
             " file by hand, and then run `replicator reload`"
         )
+
+
+def _bare(line: str) -> str:
+    """Return a line without its end."""
+    return line.removesuffix("\n").removesuffix("\r")

@@ -22,6 +22,7 @@ from replicator.config.model import (
     Config,
     ConflictConfig,
     ContentConfig,
+    DoveadmConfig,
     DovecotConfig,
     DurabilityConfig,
     EndpointConfig,
@@ -116,6 +117,7 @@ def load_config(path: Path, *, serving: bool = False, text: str | None = None) -
         http=_http(source.section("http"), directory),
         workers=_workers(source.section("workers")),
         lmtp=LmtpConfig(source.section("lmtp").take("aliases", file, None)),
+        doveadm=DoveadmConfig(source.section("doveadm").take("password_file", file, None)),
     )
     _check_peers(source, config)
     _check_listeners(source, config)
@@ -180,6 +182,7 @@ def _listen(section: Section, directory: Path) -> ListenConfig:
         imaps=door("imaps"),
         lmtp=door("lmtp"),
         socketmap=door("socketmap"),
+        doveadm=door("doveadm"),
         http=door("http"),
     )
 
@@ -444,7 +447,7 @@ def _check_peers(source: Source, config: Config) -> None:
 def _check_listeners(source: Source, config: Config) -> None:
     """Check that no two doors have one address. Port 0 stands for a different port each time."""
     taken: dict[PeerAddress, str] = {}
-    for door in ("peer", "imap", "imaps", "lmtp", "socketmap", "http"):
+    for door in ("peer", "imap", "imaps", "lmtp", "socketmap", "doveadm", "http"):
         address: PeerAddress | None = getattr(config.listen, door)
         if address is None or (isinstance(address, Address) and address.port == 0):
             continue
@@ -527,6 +530,12 @@ def _check_exposure(source: Source, config: Config) -> None:
     if config.client_certificates and config.tls is None and not config.certificates:
         text = "certificates of clients need TLS, so add a [[certificate]], or [tls] with certificate and key"
         source.problem(("client_certificates",), text)
+    if listen.doveadm and config.doveadm.password_file is None:
+        text = "whoever connects there can change all mail, so it needs `password_file` in [doveadm]"
+        source.problem(("listen", "doveadm"), f"doveadm: {text}")
+    if listen.doveadm and not listen.doveadm.is_loopback and config.tls is None and not config.certificates:
+        text = "can be reached from outside, so it needs a [[certificate]], or [tls] with certificate and key"
+        source.problem(("listen", "doveadm"), f"doveadm: {listen.doveadm} {text}; or listen on 127.0.0.1")
     if listen.http and not listen.http.is_loopback:
         lacks = []
         if config.http.tokens is None:

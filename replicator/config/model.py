@@ -116,6 +116,7 @@ class ListenConfig:
     http: Address | None = None
     imaps: Address | None = None
     socketmap: Address | None = None
+    doveadm: Address | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +225,11 @@ class LdapConfig:
         """True if the connection is encrypted from its beginning."""
         return self.url.startswith("ldaps:")
 
+    @property
+    def has_tls(self) -> bool:
+        """True if connections are encrypted."""
+        return self.begins_with_tls or self.starttls
+
 
 @dataclass(frozen=True, slots=True)
 class EndpointConfig:
@@ -245,6 +251,11 @@ class EndpointConfig:
         """The program, for messages: its URL without the query, which may have a secret in it."""
         return urlsplit(self.url)._replace(query="").geturl()
 
+    @property
+    def has_tls(self) -> bool:
+        """True if connections are encrypted."""
+        return self.url.startswith("https:")
+
 
 @dataclass(frozen=True, slots=True)
 class DovecotConfig:
@@ -263,6 +274,13 @@ class DovecotConfig:
     def name(self) -> str:
         """The Dovecot, for messages."""
         return f"Dovecot at {self.userdb}"
+
+
+@dataclass(frozen=True, slots=True)
+class DoveadmConfig:
+    """Syncs with Dovecots. `password_file`: its first line is the password that they give, `doveadm_password` there."""
+
+    password_file: Path | None = None
 
 
 UserServerConfig = LdapConfig | EndpointConfig | DovecotConfig
@@ -492,6 +510,7 @@ class LimitsConfig:
     lmtp_idle_seconds: int = _limit(300, lowest=60, highest=3_600)
     socketmap_connections: int = _limit(200, highest=10_000)
     socketmap_idle_seconds: int = _limit(300, lowest=10, highest=3_600)
+    doveadm_connections: int = _limit(50, highest=1_000)
     http_connections: int = _limit(64, highest=10_000)
     http_heads_per_address: int = _limit(32, highest=10_000)
     http_streams: int = _limit(16, highest=10_000)
@@ -531,6 +550,7 @@ class Config:
     http: HttpConfig = field(default_factory=HttpConfig)
     workers: WorkersConfig = field(default_factory=WorkersConfig)
     lmtp: LmtpConfig = field(default_factory=LmtpConfig)
+    doveadm: DoveadmConfig = field(default_factory=DoveadmConfig)
 
 
 def user_server(config: Config) -> UserServerConfig | None:

@@ -48,6 +48,9 @@ def config_text(config: Config, directory: Path) -> str:
     ]
     if config.lmtp.aliases is not None:
         sections.append(f"[lmtp]\naliases = {_path(config.lmtp.aliases, directory)}    # as postmap(1) reads them\n")
+    if config.doveadm.password_file is not None:
+        file = _path(config.doveadm.password_file, directory)
+        sections.append(f"[doveadm]\npassword_file = {file}    # its first line is Dovecot's doveadm_password\n")
     if config.tls is not None:
         sections.append(_tls(config.tls, directory))
     elif config.plain_links:

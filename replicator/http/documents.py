@@ -104,6 +104,13 @@ class DisabledDocument(TypedDict):
     disabled: bool
 
 
+class RenamedDocument(TypedDict):
+    """A user by the new log-in name, and the user whose mail that opens."""
+
+    user: str
+    mail_user: str
+
+
 class Disabled(TypedDict):
     """The wish that a user be kept from logging in, or let in again."""
 

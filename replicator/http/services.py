@@ -139,6 +139,10 @@ class UserControl(Protocol):
         """Return True if the table has a user of this name, as far as the nodes in reach know."""
         ...
 
+    async def names_of(self, user: str) -> Sequence[str]:
+        """Return the log-in names that open the mail of exactly this user, as far as the nodes in reach know."""
+        ...
+
     async def add(self, lines: Sequence[bytes], *, replace: bool = False) -> None:
         """Add users by their lines, all or none. Raises UserExistsError, ValueError."""
         ...
@@ -149,6 +153,13 @@ class UserControl(Protocol):
 
     async def set_disabled(self, user: str, *, disabled: bool) -> None:
         """Disable the user, or let the user log in again. Raises UserUnknownError, ValueError."""
+        ...
+
+    async def rename(self, user: str, name: str) -> str:
+        """Give the user another log-in name, and return the user whose mail that opens, as the old one did.
+
+        Raises UserUnknownError, UserExistsError, ValueError.
+        """
         ...
 
     async def delete(self, user: str) -> None:
@@ -172,6 +183,10 @@ class UserOversight(Protocol):
 
         Raises UsersUnavailableError.
         """
+        ...
+
+    def names_of(self, user: str) -> Sequence[str]:
+        """Return the log-in names that open the mail of exactly this user. Raises UsersUnavailableError."""
         ...
 
     async def try_login(self, name: str, password: str, address: str | None = None) -> Trial:
@@ -200,7 +215,7 @@ class UserHomes(Protocol):
         ...
 
     def home_of(self, name: str) -> tuple[str, str] | None:
-        """Return the user of this name and the user's cluster. Raises UsersUnavailableError."""
+        """Return the log-in name that this name means, and the user's cluster. Raises UsersUnavailableError."""
         ...
 
 

@@ -6,7 +6,7 @@ import re
 
 from protocol.units import KIB, MIB
 from replicator.errors import InvalidNameError
-from replicator.users.passwd_file.line import check_user_name
+from replicator.users.names import check_user_name
 
 SPECIAL_USE = "/private/specialuse"
 """The annotation that holds a folder's special uses, separated by spaces (RFC 6154 section 4)."""

@@ -22,6 +22,7 @@ from protocol.units import KIB, MIB
 from protocol.values import UidSet
 from replicator.errors import InvalidNameError
 from replicator.mail.folder_watch import FolderSubscription
+from replicator.mail.last_changes import MailboxChanges, TreeChanges
 from replicator.mail.view import MailboxView, Message
 from replicator.mime.skeleton import BEGIN_BYTES, Gap, Skeleton
 from replicator.users import QuotaLimits
@@ -401,6 +402,21 @@ class CoreMailStore(MailStore, Protocol):
         A message whose new UID is below UIDNEXT gets the next one; the order of UIDs is that of the old ones. One that
         has another UID by then keeps that. Raises as `raise_numbers` does.
         """
+        ...
+
+    async def create_folder_as(self, user: str, name: str, mailbox_id: bytes) -> Folder:
+        """Create the folder of a mailbox of another server, in place of one of this name that is empty.
+
+        Raises FolderExistsError, InvalidNameError, MailboxFullError.
+        """
+        ...
+
+    async def tree_changes(self, user: str) -> TreeChanges:
+        """Return the user's folders and subscriptions, and what was deleted of them, each with its last change."""
+        ...
+
+    async def mailbox_changes(self, folder: Folder, above: int) -> MailboxChanges:
+        """Return which messages this node remembers as expunged, and flags of messages with a MODSEQ above this one."""
         ...
 
     async def keep_uidvalidity(self, folder: Folder, uidvalidity: int | None) -> Folder:

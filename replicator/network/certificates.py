@@ -19,9 +19,10 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import NameOID
 
-from replicator.config import CertificateConfig, ClientCertificatesConfig, OauthConfig, TlsConfig
+from replicator.config import CertificateConfig, ClientCertificatesConfig, OauthConfig, TlsConfig, UserServerConfig
 from replicator.errors import ConfigError
 from replicator.runtime.files.file_modes import exposed_file
+from replicator.user_sources.certificates import ca_of, section_of, server_context
 from replicator.users import Identity
 
 CLIENT_CERTIFICATES = "[client_certificates]"
@@ -85,6 +86,7 @@ class Contexts(NamedTuple):
     for_clients: ssl.SSLContext | None = None
     for_imap: ssl.SSLContext | None = None
     for_provider: ssl.SSLContext | None = None
+    for_user_server: ssl.SSLContext | None = None
     accepting: ssl.SSLContext | None = None
     dialling: ssl.SSLContext | None = None
     lists_end: Mapping[Path, datetime] = MappingProxyType({})
@@ -93,8 +95,8 @@ class Contexts(NamedTuple):
 class Certificates:
     """The node's certificates. Without configuration there are no contexts, and connections are not encrypted.
 
-    `of_clients`: those with which mail clients may log in; `oauth`: the identity provider, whose server has one.
-    Raises ConfigError if a file cannot be used.
+    `of_clients`: those with which mail clients may log in; `oauth`: the identity provider, whose server has one;
+    `user_server`: the server that knows the users, which has one. Raises ConfigError if a file cannot be used.
     """
 
     def __init__(
@@ -104,11 +106,13 @@ class Certificates:
         *,
         of_clients: ClientCertificatesConfig | None = None,
         oauth: OauthConfig | None = None,
+        user_server: UserServerConfig | None = None,
     ) -> None:
         self._config = config
         self._for_clients = tuple(for_clients)
         self._of_clients = of_clients
         self._oauth = oauth
+        self._user_server = user_server
         self._contexts = self.read()
 
     def read(self) -> Contexts:
@@ -117,6 +121,10 @@ class Certificates:
         Raises ConfigError if a file cannot be used.
         """
         contexts = _read(self._config, self._for_clients, self._of_clients)
+        contexts = contexts._replace(for_user_server=server_context(self._user_server))
+        if (authority := ca_of(self._user_server)) is not None:
+            described = _described(section_of(self._user_server), authority)
+            contexts = contexts._replace(files={**contexts.files, **described})
         if self._oauth is None or not isinstance(self._oauth.jwks, str):
             return contexts
         ca = self._oauth.ca
@@ -143,6 +151,10 @@ class Certificates:
     def for_provider(self) -> ssl.SSLContext | None:
         """Return the context for the identity provider's server, if the keys come from there."""
         return self._contexts.for_provider
+
+    def for_user_server(self) -> ssl.SSLContext | None:
+        """Return the context for the server that knows the users, if it is reached over TLS."""
+        return self._contexts.for_user_server
 
     def accepting(self) -> ssl.SSLContext | None:
         """Return the context for peers that dial this node."""

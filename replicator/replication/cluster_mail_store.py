@@ -25,6 +25,7 @@ from replicator.errors import (
 )
 from replicator.mail.annotations import check_annotation_name
 from replicator.mail.folder_watch import FolderSubscription
+from replicator.mail.last_changes import MailboxChanges, TreeChanges
 from replicator.mail.lookup import SeenMessages, seen
 from replicator.mail.mailstore import (
     INBOX,
@@ -225,8 +226,8 @@ class ClusterMailStore:
             folder, chain.messages, chain.unseen, chain.uidnext, chain.highestmodseq, chain.size_bytes, unclaimed
         )
 
-    async def _create(self, user: str, name: str, use: str | None = None) -> Folder:
-        mailbox_id, new_id = self._environment.new_guid(), self._environment.new_guid
+    async def _create(self, user: str, name: str, use: str | None = None, *, mailbox_id: bytes | None = None) -> Folder:
+        mailbox_id, new_id = mailbox_id or self._environment.new_guid(), self._environment.new_guid
         await self._coordinator.submit(CreateRequest(user, name, mailbox_id, new_id, use))
         found = await self._find_folder(user, name)
         if found is None:
@@ -405,6 +406,30 @@ class ClusterMailStore:
             uids, guids = UidSet.of(one.uid for one in some), tuple(one.guid for one in some)
             key = MailboxKey.of(mailbox)
             await self._coordinator.submit(RenumberRequest(key, uids, guids, tuple(wanted[one.uid] for one in some)))
+
+    async def create_folder_as(self, user: str, name: str, mailbox_id: bytes) -> Folder:
+        """See `CoreMailStore`."""
+        check_folder_name(name)
+        await self._coordinator.readiness.wait(_tree(user))
+        found = await self._find_folder(user, name)
+        if found is not None and found.mailbox_id != mailbox_id:
+            if (await self.status(found)).messages:
+                raise FolderExistsError(f"there is a folder {name!r} with mail already")
+            await self._coordinator.submit(DeleteRequest(user, found.mailbox_id))
+        created = await self._create(user, name, mailbox_id=mailbox_id)
+        if created.mailbox_id != mailbox_id:
+            raise FolderExistsError(f"another client has created a folder {name!r} at the same time; try again")
+        return created
+
+    async def tree_changes(self, user: str) -> TreeChanges:
+        """See `CoreMailStore`."""
+        await self._coordinator.readiness.wait(_tree(user))
+        return await self._store.read(partial(queries.tree_changes, user=user))
+
+    async def mailbox_changes(self, folder: Folder, above: int) -> MailboxChanges:
+        """See `CoreMailStore`."""
+        await self._coordinator.readiness.wait(MailboxKey.of(folder))
+        return await self._store.read(lambda reader: queries.mailbox_changes(reader, folder.mailbox_id, above))
 
     async def keep_uidvalidity(self, folder: Folder, uidvalidity: int | None) -> Folder:
         """See `CoreMailStore`."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import trio
 from protocol.units import KIB
 from replicator.config import EndpointConfig
 from replicator.oauth.https_get import HttpsError, post_json
-from replicator.user_sources.certificates import key_of_refusal
+from replicator.user_sources.certificates import TlsContext, key_of_refusal
 from replicator.user_sources.limits import quota_of_all
 from replicator.users import Found, SourceError, Verdict
 
@@ -36,16 +35,12 @@ class EndpointError(SourceError):
 
 
 class EndpointSource:
-    """The configured endpoint. Belongs to the event loop. Raises EndpointError if the file of the CA cannot be used."""
+    """The configured endpoint. Belongs to the event loop."""
 
-    def __init__(self, config: EndpointConfig) -> None:
+    def __init__(self, config: EndpointConfig, context: TlsContext) -> None:
         self._config = config
+        self._context = context
         self.name = config.name
-        try:
-            is_https = config.url.startswith("https:")
-            self._context = ssl.create_default_context(cafile=config.ca) if is_https else None
-        except OSError as error:
-            raise EndpointError(f"{config.ca} cannot be used: {error}", "ca") from error
 
     async def look_up(self, name: str) -> Found | None:
         """Return the user that the endpoint knows by this name. Raises SourceError."""
@@ -85,7 +80,7 @@ class EndpointSource:
             with trio.fail_after(config.timeout_s):
                 status, body = await post_json(
                     config.url,
-                    self._context,
+                    self._context(),
                     json.dumps(question).encode("utf-8", "replace"),
                     headers=self._headers(),
                     body_bytes_max=ANSWER_BYTES_MAX,

@@ -26,8 +26,9 @@ from pyasn1.error import PyAsn1Error
 
 from replicator.config import LdapConfig
 from replicator.runtime.environment import ThreadRunner
+from replicator.runtime.files.first_line import first_line
 from replicator.user_sources.bounded_socket import BoundedSocket
-from replicator.user_sources.certificates import key_of_refusal
+from replicator.user_sources.certificates import TlsContext, key_of_refusal
 from replicator.user_sources.ldap_filter import filter_for
 from replicator.user_sources.limits import quota_of_all
 from replicator.users import EntryError, Found, SourceError, Verdict
@@ -49,7 +50,6 @@ ENTRIES_MAX = 2
 GRACE_S = 1.0
 """Seconds that a thread has beyond the timeout: the event loop gives up first, and says so."""
 
-PASSWORD_FILE_MAX_BYTES = 4096
 
 LIBRARY_ERRORS = (
     LDAPException, PyAsn1Error, OSError, LookupError, TypeError, ValueError, AttributeError, struct.error,
@@ -128,18 +128,15 @@ class _Idle(NamedTuple):
 
 
 class LdapSource:
-    """The configured server. Belongs to the event loop; `run_in_thread` abandons work when it is cancelled.
+    """The configured server. Belongs to the event loop; `run_in_thread` abandons work when it is cancelled."""
 
-    Raises LdapError if the file of the CA cannot be used.
-    """
-
-    def __init__(self, config: LdapConfig, run_in_thread: ThreadRunner) -> None:
+    def __init__(self, config: LdapConfig, context: TlsContext, run_in_thread: ThreadRunner) -> None:
         self._config = config
+        self._context = context
         self._run_in_thread = run_in_thread
         self._idle: deque[_Idle] = deque()  # threads take and put: its methods are atomic
         self._is_closed = False
         self.name = config.name
-        self._tls = self._made_tls()
 
     async def look_up(self, name: str) -> Found | None:
         """Return the user whose entry the filter finds. Raises SourceError."""
@@ -287,13 +284,14 @@ class LdapSource:
         `password`: the library sends octets as they are; of a text it drops some characters, and refuses others.
         """
         config = self._config
+        context = self._context()
         connection = None
         try:
             server = Server(
                 config.host,
                 config.port,
                 use_ssl=config.begins_with_tls,
-                tls=self._tls,
+                tls=None if context is None else _VerifiedTls(context),
                 get_info=NONE,
                 connect_timeout=config.timeout_s,
             )
@@ -325,21 +323,10 @@ class LdapSource:
             raise self._unverified(error) or self._error(f"StartTLS failed: {_told(error)}", "starttls") from error
         return connection
 
-    def _made_tls(self) -> Tls | None:
-        """Return how connections are encrypted, which takes long to make. Raises LdapError."""
-        config = self._config
-        if not config.begins_with_tls and not config.starttls:
-            return None
-        try:
-            return _VerifiedTls(ssl.create_default_context(cafile=config.ca))
-        except OSError as error:
-            raise self._error(f"{config.ca} cannot be used: {error}", "ca") from error
-
     def _password(self, file: Path) -> bytes:
         """Return the first line of the file: it is read anew for each connection. Raises SourceError."""
         try:
-            with file.open("rb") as stream:
-                password = stream.read(PASSWORD_FILE_MAX_BYTES).split(b"\n", 1)[0].rstrip(b"\r")
+            password = first_line(file)
         except OSError as error:
             raise self._error(f"{file} cannot be read: {error}", "password_file") from error
         if not password:  # a bind without a password would succeed as nobody (RFC 4513 section 5.1.2)

@@ -12,6 +12,7 @@ from replicator.config import DovecotConfig, EndpointConfig, UserServerConfig
 from replicator.errors import ConfigError
 from replicator.runtime.environment import Abandoning
 from replicator.runtime.metrics import UserSourceMetrics
+from replicator.user_sources.certificates import TlsContext, server_context
 from replicator.user_sources.dovecot import DovecotSource
 from replicator.user_sources.endpoint import EndpointSource
 from replicator.users import NO_LIMITS, ExternalDirectory, QuotaLimits, SourceError, UserSource
@@ -22,6 +23,7 @@ def users_of_server(
     clock_ms: Callable[[], int],
     registry: CollectorRegistry,
     *,
+    context: TlsContext | None = None,
     quota: QuotaLimits = NO_LIMITS,
     key: bytes | None = None,
     masters: Path | None = None,
@@ -29,15 +31,11 @@ def users_of_server(
 ) -> ExternalDirectory:
     """Return the users of a server, which is not asked yet. The rest is as for `ExternalDirectory`.
 
-    Raises ConfigError if the library ldap3 is missing, or the file of a CA cannot be used.
+    `context`: that of connections; None: one by the file of the CA as it is now. Raises ConfigError if the library
+    ldap3 is missing, or that file cannot be used.
     """
-    try:
-        source = _source(config)
-    except SourceError as error:
-        kind = "endpoint" if isinstance(config, EndpointConfig) else "ldap"
-        raise ConfigError(f"[{kind}] ca: {error}") from error
     return ExternalDirectory(
-        source,
+        _source(config, context or _context_now(config)),
         found_s=config.cache_s,
         missing_s=config.cache_missing_s,
         quota=quota,
@@ -55,17 +53,27 @@ async def server_faults(config: UserServerConfig) -> tuple[str, str] | None:
     Raises ConfigError if the library ldap3 is missing.
     """
     try:
-        with closing(_source(config)) as source:
+        context = _context_now(config)
+    except ConfigError as error:
+        return "ca", str(error).partition(" ca: ")[2]
+    try:
+        with closing(_source(config, context)) as source:
             await source.rehearse()
     except SourceError as error:
         return getattr(error, "key", "url"), str(error)
     return None
 
 
-def _source(config: UserServerConfig) -> UserSource:
-    """Return the server. Raises ConfigError if the library ldap3 is missing, SourceError if the CA's file is no use."""
+def _context_now(config: UserServerConfig) -> TlsContext:
+    """Return a context that stays. Raises ConfigError if the file of the CA cannot be used."""
+    context = server_context(config)
+    return lambda: context
+
+
+def _source(config: UserServerConfig, context: TlsContext) -> UserSource:
+    """Return the server. Raises ConfigError if the library ldap3 is missing."""
     if isinstance(config, EndpointConfig):
-        return EndpointSource(config)
+        return EndpointSource(config, context)
     if isinstance(config, DovecotConfig):
         return DovecotSource(config)
     try:
@@ -73,4 +81,4 @@ def _source(config: UserServerConfig) -> UserSource:
     except ImportError as error:
         text = "it needs the library ldap3: install mail-replicator with the extra `ldap`"
         raise ConfigError(f"[ldap]: {text} ({error})") from error
-    return LdapSource(config, Abandoning())
+    return LdapSource(config, context, Abandoning())

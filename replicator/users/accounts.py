@@ -16,11 +16,13 @@ from replicator.users.words.quota_limits import QuotaLimits
 class Account:
     """A user, and what the user's line says. Limits: None if there is none; `cluster`: None if the line names none.
 
+    `user`: the log-in name. `mail_user`: whose mail that opens: the same, or another user (`mail_user`).
     `has_password`: the line has a hash that is understood. `origin`: where the user comes from, which is the file, the
     cluster's table, or a server with its own name of the user.
     """
 
     user: str
+    mail_user: str
     disabled: bool
     has_password: bool
     storage_limit_bytes: int | None
@@ -50,9 +52,10 @@ def accounts_of(table: UserTable, quota: QuotaLimits, origin: str) -> Iterator[A
 
 def account_of(table: UserTable, user: str, quota: QuotaLimits, origin: str) -> Account:
     """Return a user of a table; see `accounts_of`."""
-    limits = quota._replace(**table.quotas.get(user, {}))
+    limits = quota._replace(**table.quota_of(table.user_of(user)))
     return Account(
         user=user,
+        mail_user=table.user_of(user),
         disabled=user in table.disabled,
         has_password=table.users[user] is not None,
         storage_limit_bytes=limits.storage_bytes,

@@ -13,23 +13,23 @@ from pathlib import Path
 
 import trio
 
-from replicator.errors import OtherClusterError, UsersUnavailableError
 from replicator.runtime.addresses import network_of
 from replicator.runtime.environment import ThreadRunner, run_in_thread, wall_clock_ms
 from replicator.users.accounts import Account, account_of, accounts_of
 from replicator.users.attempts.queue import PATIENCE_S, AttemptQueue
 from replicator.users.attempts.throttle import Penalty
-from replicator.users.followed_file import LEAVING_S, FollowedFile
+from replicator.users.followed_file import FollowedFile
+from replicator.users.log_in_names import LogInNames
 from replicator.users.logins import Identity, Login, Passwords, may_come
 from replicator.users.masters import MARK, Acting, Masters
 from replicator.users.names import candidates, folded
 from replicator.users.schemes import PasswordHash
 from replicator.users.scram import ScramAttempt, ScramKeys
 from replicator.users.trial import (
-    Obstacle,
     Reason,
     Trial,
     disabled,
+    no_such_user,
     reasons_against,
     reasons_against_mail,
     reasons_against_master,
@@ -40,7 +40,7 @@ from replicator.users.words.quota_limits import NO_LIMITS, QuotaLimits
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """Whom a client claims to be: `owner` of one of the `passwords`, who acts as `user`.
+    """Whom a client claims to be: `owner` of one of the `passwords`, who acts as the one with the log-in name `user`.
 
     Failures count for `counted_as`. `user` is None if there is none of the name. `master` is the owner, if that is one.
     """
@@ -80,6 +80,7 @@ class UserDirectory:
         self.key = key or secrets.token_bytes(32)
         self._attempts = AttemptQueue()
         self._file = FollowedFile(path, self.key, run_in_thread, site=site, is_from_cluster=is_from_cluster)
+        self._names = LogInNames(self._file, site)
         self._passwords = Passwords(self._file, self.key, run_in_thread)
         self._masters = None if masters is None else Masters(masters, separator, self.key, run_in_thread)
 
@@ -120,21 +121,20 @@ class UserDirectory:
         Raises UsersUnavailableError while the users are unknown: the file has never been readable, or has just lost the
         user. Raises OtherClusterError if the user's mail is in another cluster.
         """
-        user = self._find(name)
-        if user is not None:
-            self._check_home(user)
-        return user
+        found = self._names.find(name)
+        if found is None:
+            return None
+        self._names.check_home(found)
+        return self._names.mail_user(found)
 
     def home_of(self, name: str) -> tuple[str, str] | None:
-        """Return the user of this name, in whichever cluster, and the cluster. Raises UsersUnavailableError.
+        """Return the log-in name that this name means, in whichever cluster, and the cluster.
 
         A directory without a `site` has no answer. The cluster of a user whose line should name one is `NOWHERE`.
+        Raises UsersUnavailableError.
         """
         acting = self._acting(name)
-        user = self._find(acting.user if acting is not None else name)
-        if user is None or self._site is None:
-            return None
-        return user, self._site.home_of(self._file.known().clusters.get(user))
+        return self._names.home_of(name if acting is None else acting.user)
 
     @property
     def has_masters(self) -> bool:
@@ -149,24 +149,18 @@ class UserDirectory:
         """Return whom a client claims to be. Raises UsersUnavailableError."""
         acting = self._acting(name, as_user)
         if acting is not None and self._masters is not None:
-            user, master = self._find(acting.user), acting.master
+            user, master = self._names.find(acting.user), acting.master
             return _Claim(self._masters.passwords, master, MARK + master, user, master)
-        user = self._find(name)
+        user = self._names.find(name)
         # Failures count for the resolved user: one account has many names, by its details.
         return _Claim(self._passwords, user or folded(name), user or folded(name), user)
 
-    def _find(self, name: str) -> str | None:
-        """Return the user of this name, in whichever cluster. Raises UsersUnavailableError."""
-        users = self._file.known().users
-        for user in candidates(name):
-            if user in users:
-                return user
-            if self._file.leaves(user) is not None:  # until then the mail does not go to another candidate either
-                raise UsersUnavailableError(f"the list of users has just changed; try again in {LEAVING_S:.0f} seconds")
-        return None
+    def names_of(self, user: str) -> list[str]:
+        """Return the log-in names that open the mail of exactly this user. Raises UsersUnavailableError."""
+        return self._names.of(user)
 
     def users(self) -> list[str]:
-        """Return all users."""
+        """Return all log-in names."""
         self.refresh()
         return list(self._file.table.users) if self._file.table else []
 
@@ -178,7 +172,7 @@ class UserDirectory:
     async def account(self, name: str) -> Account | None:
         """Return the user of this name, in whichever cluster; None: there is none. Raises UsersUnavailableError."""
         await trio.lowlevel.checkpoint()
-        user, table = self._find(name), self._file.known()
+        user, table = self._names.find(name), self._file.known()
         return None if user is None else account_of(table, user, self._quota, self._file.origin)
 
     def summary(self) -> tuple[int, int]:
@@ -197,7 +191,7 @@ class UserDirectory:
         """Return the limits on what the user's mail may take."""
         await trio.lowlevel.checkpoint()
         self.refresh()
-        return self._quota._replace(**self._file.table.quotas.get(user, {})) if self._file.table else self._quota
+        return self._quota._replace(**self._file.table.quota_of(user)) if self._file.table else self._quota
 
     async def verify(
         self, name: str, password: str, *, address: str | None = None, as_user: str | None = None
@@ -256,8 +250,7 @@ class UserDirectory:
             return await self.try_login(name, password, address)  # the file has changed meanwhile
         reasons = []
         if claim.user is None:
-            text = f"there is no user {named!r}, nor one by a part of this name"
-            reasons.append(Reason(Obstacle.NO_SUCH_USER, text))
+            reasons.append(no_such_user(users, named))
         else:
             reasons += reasons_against_mail(users, claim.user, self._site)
         if claim.master is not None:
@@ -271,7 +264,7 @@ class UserDirectory:
     def _trial(self, claim: _Claim, reasons: Sequence[Reason]) -> Trial:
         waits_s, slowed = self._attempts.delays(claim.counted_as)
         return Trial(
-            user=claim.user,
+            user=None if claim.user is None else self._file.known().user_of(claim.user) or claim.user,
             reasons=tuple(reasons),
             waits_s=waits_s,
             slowed=slowed,
@@ -289,7 +282,10 @@ class UserDirectory:
 
         Raises UsersUnavailableError.
         """
-        return self._attempts.forgive(None if of is None else {of, folded(of), network_of(of), self._find(of) or of})
+        if of is None:
+            return self._attempts.forgive(None)
+        names = self._file.known().names_of(folded(of))
+        return self._attempts.forgive({of, folded(of), network_of(of), self._names.find(of) or of, *names})
 
     def has_scram(self, *, for_all: bool = False) -> bool:
         """Return True if somebody can log in by SCRAM; with `for_all`, if all users can."""
@@ -324,6 +320,8 @@ class UserDirectory:
         if acting is not None and self._masters is not None:
             no_user = f"there is no user {folded(named)!r}" if user is None else None
             return no_user or self._masters.shuts_out(acting.master, address)
+        if table is not None and user is None and table.names_of(folded(named)):
+            return no_such_user(table, folded(named)).text
         if table is None or user is None or may_come(table, user, address):
             return None
         return f"the user may log in from {table.nets[user]} only"
@@ -348,15 +346,15 @@ class UserDirectory:
         None for `identity` is a failed attempt, which is counted like a wrong password. Names are compared as users,
         so that each of a user's addresses is as good as another.
         """
-        user = self._find(name) or folded(name)
+        user = self._names.find(name) or folded(name)
 
         async def check() -> Login | None:
             await trio.lowlevel.checkpoint()
-            if identity is None or self._find(name) != user or self._find(identity.name) != user:
+            if identity is None or self._names.find(name) != user or self._names.find(identity.name) != user:
                 return None
             if not self._passwords.lets_in(user, address):
                 return None
-            return Login(user, until_ms=identity.until_ms, address=address)
+            return Login(self._names.mail_user(user), until_ms=identity.until_ms, address=address, name=user)
 
         return self._at_home(await self._attempts.in_turn(user, address, check))
 
@@ -366,32 +364,25 @@ class UserDirectory:
     def holds(self, login: Login) -> bool:
         """Return True if the user still may log in here, by the same password or an identity in force. Never waits."""
         self.refresh()
+        table, name = self._file.table, login.name or login.user
         if (
-            self._file.table is None
-            or not self._is_home(login.user)
+            table is None
+            or not self._names.is_home(name)
             or (login.until_ms is not None and login.until_ms <= self._clock_ms())
+            or (name in table.users and table.user_of(name) != login.user)
         ):
             return False
         if login.master is None:
-            return self._passwords.still_lets_in(login.user, login)
-        leaving = self._file.leaves(login.user)
-        is_there = login.user in self._file.table.users or (leaving is not None and leaving.in_place)
-        is_usable = is_there and login.user not in self._file.table.disabled
+            return self._passwords.still_lets_in(name, login)
+        leaving = self._file.leaves(name)
+        is_there = name in table.users or (leaving is not None and leaving.in_place)
+        is_usable = is_there and name not in table.disabled
         return is_usable and self._masters is not None and self._masters.passwords.still_lets_in(login.master, login)
-
-    def _is_home(self, user: str) -> bool:
-        named = self._file.table.clusters.get(user) if self._file.table else None
-        return self._site is None or self._site.home_of(named) == self._site.own
-
-    def _check_home(self, user: str) -> None:
-        """Raise OtherClusterError if a user's mail is in another cluster."""
-        if not self._is_home(user):
-            raise OtherClusterError(f"the mail of {user} is in another cluster; ask there")
 
     def _at_home(self, login: Login | None) -> Login | None:
         """Return a login, if the user's mail is here. Raises OtherClusterError."""
         if login is not None:
-            self._check_home(login.user)
+            self._names.check_home(login.name or login.user)
         return login
 
     def _login(self, claim: _Claim, password: PasswordHash, address: str | None) -> Login | None:
@@ -400,7 +391,8 @@ class UserDirectory:
             return None
         if claim.master is not None and claim.user in self._file.known().disabled:
             return None
-        return Login(claim.user, password, address=address, master=claim.master)
+        user = self._names.mail_user(claim.user)
+        return Login(user, password, address=address, master=claim.master, name=claim.user)
 
     def _remembered_login(self, claim: _Claim, secret: bytes, address: str | None) -> Login | None:
         password = claim.passwords.remembered(claim.owner, secret)

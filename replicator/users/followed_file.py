@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import trio
 
@@ -40,11 +41,22 @@ FileVersion = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """A user who has just disappeared from the file. With `in_place`, log-ins stay valid meanwhile."""
+    """A line that has just disappeared from the file. With `in_place`, log-ins stay valid meanwhile.
+
+    `mail_user`: whose mail it opened.
+    """
 
     password: PasswordHash | None
+    mail_user: str
     in_place: bool
     until_s: float
+
+
+class _Lost(NamedTuple):
+    """What a line said that has gone: its hash, and whose mail it opened."""
+
+    password: PasswordHash | None
+    mail_user: str
 
 
 class FollowedFile:
@@ -95,6 +107,11 @@ class FollowedFile:
         """Return the user, if the file has just lost it."""
         leaving = self._leaving.get(user)
         return leaving if leaving is not None and trio.current_time() < leaving.until_s else None
+
+    def is_leaving(self, user: str) -> bool:
+        """Return True if the file has just lost a line that opened the mail of this user."""
+        leaving = map(self.leaves, self._leaving)
+        return any(one is not None and one.mail_user == user for one in leaving)
 
     def unreadable(self) -> list[str]:
         """Return the reason why the file cannot be read now; empty if it can."""
@@ -190,8 +207,10 @@ class FollowedFile:
     def _replace(self, table: UserTable, decoys: Decoys, *, in_place: bool) -> None:
         """Use another table from now on."""
         if self.table is not None:
-            gone = self.table.users.keys() - table.users.keys()
-            self._note_leaving({user: self.table.users[user] for user in gone}, in_place=in_place)
+            before = self.table
+            gone = before.users.keys() - table.users.keys()
+            lost = {user: _Lost(before.users[user], before.user_of(user)) for user in gone}
+            self._note_leaving(lost, in_place=in_place)
         self.table = table
         self.decoys = decoys
         for problem in (*table.problems[:LOGGED_MAX], *table.remarks, *self._homeless()):
@@ -201,10 +220,10 @@ class FollowedFile:
 
     def _patch(self, removed: Sequence[Line], added: Sequence[Line], *, in_place: bool) -> None:
         """Follow a change of the table in which these lines went and came."""
-        gone: dict[str, PasswordHash | None] = {}
+        gone: dict[str, _Lost] = {}
         for line in removed:
             assert line.user is not None, "only users' lines change a table"
-            gone[line.user] = line.password
+            gone[line.user] = _Lost(line.password, line.user if line.mail_user is None else line.mail_user)
             self.decoys.remove(line.user, line.password)
         for line in added:
             assert line.user is not None, "only users' lines change a table"
@@ -212,11 +231,11 @@ class FollowedFile:
             self.decoys.add(line.user, line.password)
         self._note_leaving(gone, in_place=in_place)
 
-    def _note_leaving(self, gone: Mapping[str, PasswordHash | None], *, in_place: bool) -> None:
+    def _note_leaving(self, gone: Mapping[str, _Lost], *, in_place: bool) -> None:
         """Keep missing users for a while, but not their sessions if the file was replaced as a whole."""
         self._leaving = {user: leaving for user in self._leaving if (leaving := self.leaves(user)) is not None}
-        for user, password in gone.items():
-            self._leaving[user] = Leaving(password, in_place, trio.current_time() + LEAVING_S)
+        for user, lost in gone.items():
+            self._leaving[user] = Leaving(*lost, in_place, trio.current_time() + LEAVING_S)
 
     def _file_version(self) -> FileVersion | None:
         try:

@@ -34,7 +34,8 @@ class Login:
 
     `password`: the hash of the password that was right; None: an identity was shown, which ends at `until_ms`, or a
     server elsewhere has checked the password. `address`: the client's IP address, if it has one. `master`: who acts as
-    the user, and whose password that is.
+    the user, and whose password that is. `name`: the log-in name of the user's line, if there
+    is one.
     """
 
     user: str
@@ -42,6 +43,7 @@ class Login:
     until_ms: int | None = None
     address: str | None = None
     master: str | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,9 @@ import trio
 
 DETAIL = "+"
 
+USER_MAX_BYTES = 254
+"""Octets of a name; no address is longer (RFC 5321 section 4.5.3.1.3, without its angle brackets)."""
+
 
 class UserNames(Protocol):
     """Look-up of the users with mail on this node."""
@@ -49,6 +52,14 @@ class KnownNames:
 def folded(name: str) -> str:
     """Return the one spelling under which a user is known, in the mail store too."""
     return name.lower()
+
+
+def check_user_name(user: str) -> None:
+    """Raise ValueError if this is not a valid user name."""
+    if not 1 <= len(user.encode("utf-8", "surrogateescape")) <= USER_MAX_BYTES:
+        raise ValueError(f"a user name must have 1 to {USER_MAX_BYTES} bytes")
+    if user[0] == "#" or ":" in user or " " in user or not user.isprintable():
+        raise ValueError(f"a user name must have no colon, space or control character and not begin with '#': {user!r}")
 
 
 def candidates(name: str) -> Iterator[str]:

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from replicator.users.passwd_file.table import UserTable
 from replicator.users.words.home_cluster import NOWHERE, Site
+from replicator.users.words.mail_user import NOBODY
 
 
 class Obstacle(StrEnum):
@@ -18,6 +19,7 @@ class Obstacle(StrEnum):
     NO_SUCH_USER = "no_such_user"
     NO_SUCH_MASTER = "no_such_master"
     OTHER_CLUSTER = "other_cluster"
+    NO_MAIL = "no_mail"
     DISABLED = "disabled"
     NO_PASSWORD = "no_password"  # noqa: S105 - no secret
     UNUSABLE_HASH = "unusable_hash"
@@ -63,7 +65,17 @@ def reasons_against_mail(table: UserTable, user: str, site: Site | None) -> list
     elif site is not None and home != site.own:
         text = f"the mail of {user} is in the cluster {home}, and this node is in {site.own}: log in there"
         found.append(Reason(Obstacle.OTHER_CLUSTER, text))
+    if table.user_of(user) == NOBODY:
+        text = f"it is not known whose mail {user} opens: the word `user=` in the line makes no sense"
+        found.append(Reason(Obstacle.NO_MAIL, text))
     return found
+
+
+def no_such_user(table: UserTable, name: str) -> Reason:
+    """Return the reason why a name that means nobody may not log in: perhaps it is that of a user who was renamed."""
+    names = table.names_of(name)
+    renamed = f"; the user {name} logs in as {', '.join(names)}" if names else ""
+    return Reason(Obstacle.NO_SUCH_USER, f"there is no user {name!r}, nor one by a part of this name{renamed}")
 
 
 def disabled(user: str) -> Reason:

@@ -74,15 +74,11 @@ def test_lost_added_and_flipped_bytes_are_refused() -> None:
                 unseal(flipped)
 
 
-def test_errors_name_the_object_and_the_remedy() -> None:
+def test_errors_name_the_object_and_what_is_wrong() -> None:
     newer = with_checksum(HEAD[:-2] + (7).to_bytes(2) + compressed(bytes(4)))
-    with pytest.raises(
-        UnreadableError, match=r"^mail/a: has format 7, .* reads format 1; use the version that wrote it"
-    ):
+    with pytest.raises(UnreadableError, match=r"^mail/a: has format 7, .* reads format 1$"):
         unseal(newer)
-    with pytest.raises(
-        UnreadableError, match=r"^mail/a: damaged: it ends too early; delete it, and use the previous one"
-    ):
+    with pytest.raises(UnreadableError, match=r"^mail/a: damaged: it ends too early$"):
         unseal(sealed(b"x")[:-1])
     with pytest.raises(UnreadableError, match="it is no manifest"):
         unseal(sealed(b"x"), kind=ContainerKind.MANIFEST)

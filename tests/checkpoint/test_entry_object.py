@@ -65,7 +65,7 @@ def test_changes_are_read_as_they_were_written(some: list[Change]) -> None:
 def test_object_larger_than_its_entry_is_refused() -> None:
     three = (MailDel(UidSet.of([1])),) * 3
     assert read(packed(*three), max_changes=3) == three
-    with pytest.raises(UnreadableError, match=r"it: damaged: it is larger than its entry; delete it$"):
+    with pytest.raises(UnreadableError, match=r"it: damaged: it is larger than its entry$"):
         read(packed(*three), max_changes=2)
     with pytest.raises(UnreadableError, match="larger"):
         read(packed(MERGE), max_bytes=100)

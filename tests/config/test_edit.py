@@ -53,7 +53,7 @@ def test_first_peer_is_added_at_the_end() -> None:
         assert text == f'[node]\nid = "dc1"\n\n[[peer]]\nid = "dc2"\naddress = "unix:dc2.sock"{end}'
 
 
-def test_removed_peer_leaves_all_comments() -> None:
+def test_removed_peer_leaves_comments_that_do_not_name_it() -> None:
     first, second = (without_peer(FILE, PLAIN, sid) for sid in ("dc2", "dc3"))
     assert changed(PLAIN, first) == [
         '+removed = ["dc2"]', "-[[peer]] # here", '-id = "dc2"', '-address = "127.0.0.1:2"', "-"
@@ -96,13 +96,53 @@ def test_node_that_comes_back_is_no_removed_one(removed: str, sid: str) -> None:
 
 def test_dotted_keys_are_kept() -> None:
     before = 'node.id = "dc1"\nnode.priority = 1\n[[peer]]\nid = "dc2"\naddress = "127.0.0.1:2"'
-    assert without_peer(FILE, before, "dc2") == 'node.id = "dc1"\nnode.removed = ["dc2"]\nnode.priority = 1'
+    assert without_peer(FILE, before, "dc2") == 'node.id = "dc1"\nnode.removed = ["dc2"]\nnode.priority = 1\n'
 
 
 def test_line_ends_are_kept() -> None:
     before = PLAIN.replace("\n", "\r\n")
     after = with_peer(FILE, before, "dc4", "127.0.0.1:4")
     assert after.count("\r\n") == after.count("\n") == before.count("\n") + 4
+
+
+@pytest.mark.parametrize("first", ["\r\n", "\n"])
+def test_each_line_keeps_its_own_end(first: str) -> None:
+    """An editor of another system may have written some of the lines."""
+    ends = [first, *("\r\n" if number % 3 else "\n" for number in range(PLAIN.count("\n") - 1))]
+    lines = [line + end for line, end in zip(PLAIN.split("\n"), ends, strict=False)]
+    with_more = with_peer(FILE, "".join(lines), "dc4", "127.0.0.1:4").splitlines(keepends=True)
+    added = [line + first for line in ("", "[[peer]]", 'id = "dc4"', 'address = "127.0.0.1:4"')]
+    assert with_more == [*lines[:13], *added, *lines[13:]]
+    with_less = without_peer(FILE, "".join(lines), "dc2").splitlines(keepends=True)
+    assert with_less == [*lines[:3], f'removed = ["dc2"]{first}', *lines[3:5], *lines[9:]]
+
+
+def test_lines_of_a_list_keep_their_ends() -> None:
+    before = 'node.id = "dc1"\nnode.removed = [\r\n"c",\n"b", # x\r\n"a"\n]\r\n'
+    after = with_peer(FILE, before, "c", "127.0.0.1:2")
+    without = before.replace('"c",', "")
+    assert after == f'{without}\n[[peer]]\nid = "c"\naddress = "127.0.0.1:2"\n'
+
+
+@pytest.mark.parametrize(
+    ("comment", "goes"),
+    [
+        ("# DC2: in Frankfurt", True),
+        ("# The second rack.\n  # Ann cares for dc2, which is old.\n", True),
+        ("# [[peer]]\n# id = 'dc2'\n# address = '192.0.2.1:1'", True),
+        ("# Far", False),
+        ("# dc2 and dc3: by tunnels", False),
+        ("# behind dc1, as dc2 is", False),
+        ("# dc20 is to come here", False),
+        ("# not-dc2", False),
+        ("# dc2: in Frankfurt\n\n", False),
+    ],
+)
+def test_a_comment_goes_with_a_peer_if_it_names_that_node_alone(comment: str, *, goes: bool) -> None:
+    comment = comment if comment.endswith("\n") else f"{comment}\n"
+    others = '[node]\nid = "dc1"\n[[peer]]\nid = "dc3"\naddress = "127.0.0.1:3"\n'
+    text = without_peer(FILE, f'{others}{comment}[[peer]]\nid = "dc2"\naddress = "127.0.0.1:2"\n', "dc2")
+    assert text == others.replace('"dc1"\n', '"dc1"\nremoved = ["dc2"]\n') + ("" if goes else comment)
 
 
 @pytest.mark.parametrize(

@@ -285,6 +285,14 @@ def test_relative_paths_start_at_the_configuration_file(tmp_path: Path, monkeypa
         ('node.id = "a"\n[tls]\nmode = "off"', "3: mode: expected one of 'mutual', 'none'"),
         ('node.id = "a"\n[listen]\npeer = "0.0.0.0:1"', "3: peer: 0.0.0.0:1 can be reached from outside, so it needs"),
         (
+            'node.id = "a"\n[listen]\ndoveadm = "127.0.0.1:1"',
+            "3: doveadm: whoever connects there can change all mail, so it needs `password_file` in [doveadm]",
+        ),
+        (
+            'node.id = "a"\n[listen]\ndoveadm = "0.0.0.0:1"\n[doveadm]\npassword_file = "secret"',
+            "3: doveadm: 0.0.0.0:1 can be reached from outside, so it needs a [[certificate]]",
+        ),
+        (
             'node.id = "a"\n[listen]\nhttp = "0.0.0.0:1"',
             "3: http: 0.0.0.0:1 can be reached from outside, so it needs `tokens`",
         ),

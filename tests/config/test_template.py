@@ -16,6 +16,7 @@ from replicator.config import (
     Config,
     ConflictConfig,
     ContentConfig,
+    DoveadmConfig,
     DovecotConfig,
     DurabilityConfig,
     HttpConfig,
@@ -124,6 +125,7 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
         durability=DurabilityConfig(draw(st.integers(1, 1 + len(peers))), draw(st.sampled_from(WhenShort))),
         mastership=MastershipConfig(draw(st.sampled_from(Scope)), draw(HEARTBEATS), draw(TIMEOUTS)),
         lmtp=LmtpConfig(draw(st.none() | paths)),
+        doveadm=DoveadmConfig(draw(st.none() | paths)),
         users=UsersConfig(
             draw(paths),
             master_passwd_file=(masters := draw(st.none() | paths)),

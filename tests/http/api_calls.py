@@ -155,6 +155,12 @@ GROUPS = (
             Call("/api/v1/users/bob/disabled", 200, "it is in force", _json({"disabled": True})),
             Call("/api/v1/users/eve/disabled", 404, _NO_USER, _json({"disabled": True})),
         ), "`disabled`: true keeps the user from logging in, false ends that"),
+        Shown("PUT", "/api/v1/users/{user}/name", (
+            Call("/api/v1/users/bob/name?to=robert", 200, "it is in force; `mail_user`: whose mail the new name opens"),
+            Call("/api/v1/users/eve/name?to=robert", 404, _NO_USER),
+            Call("/api/v1/users/robert/name?to=alice", 409, "somebody has the new name, or opens the mail of its user"),
+            Call("/api/v1/users/robert/name?to=bob", 200, "so is this: the user has the old name again"),
+        ), told="The [mail](operations.md#users) stays that of the first name."),
         Shown("POST", "/api/v1/users/{user}/try-login", (
             Call("/api/v1/users/bob/try-login", 200, "`reasons`: why a client would not get in; none: it would."
                  " `answer`: what a [server that knows the users](operations.md#users-of-an-ldap-server) said",

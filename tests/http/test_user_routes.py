@@ -73,6 +73,7 @@ async def test_users_are_disabled_and_enabled(client: Conversation, users: UserD
         [account] = json.loads(listed.body)
         assert account == {
             "user": "ann",
+            "mail_user": "ann",
             "disabled": disabled,
             "has_password": True,
             "storage_limit_bytes": None,
@@ -84,6 +85,35 @@ async def test_users_are_disabled_and_enabled(client: Conversation, users: UserD
         assert json.loads(shown.body) == account
     unknown = await client.ask(b"GET /api/v1/users/bob HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert unknown.status == 404
+
+
+async def test_a_user_is_renamed_and_keeps_the_mail(client: Conversation, users: UserDirectory) -> None:
+    await ask(client, "POST", "", {"lines": ["ann:{PLAIN}y", "bob:*"]})
+    answer = await ask(client, "PUT", "/Ann/name?to=Anna%40Example.org")
+    assert (answer.status, answer.json) == (200, {"user": "anna@example.org", "mail_user": "ann"})
+    assert await names(client) == ["anna@example.org", "bob"]
+    login = await users.verify("anna@example.org", "y")
+    assert login
+    assert login.user == "ann"
+    shown = await ask(client, "GET", "/anna@example.org")
+    assert (shown.json["user"], shown.json["mail_user"]) == ("anna@example.org", "ann")
+    purged = await ask(client, "POST", "/ann/purge")
+    assert (purged.status, "whose mail 'anna@example.org' opens" in str(purged.json["detail"])) == (409, True)
+    for path, status, words in [
+        ("/bob/name?to=ann", 409, "'ann' is the user whose mail 'anna@example.org' opens"),
+        ("/bob/name?to=anna@example.org", 409, "already exists"),
+        ("/ann/name?to=eve", 404, "no user 'ann'"),
+        ("/bob/name?to=b%20b", 400, "no colon, space"),
+        ("/bob/name?to=eve:%7BPLAIN%7Dx", 400, "no colon"),
+        ("/bob/name", 400, "to"),
+    ]:
+        refused = await ask(client, "PUT", path)
+        assert (refused.status, words in str(refused.json["detail"])) == (status, True), refused.json
+    again = await ask(client, "POST", "", {"lines": ["ann:*"], "replace": True})
+    assert (again.status, "whose mail 'anna@example.org' opens" in str(again.json["detail"])) == (409, True)
+    back = await ask(client, "PUT", "/anna@example.org/name?to=ann")
+    assert (back.status, back.json) == (200, {"user": "ann", "mail_user": "ann"})
+    assert await names(client) == ["ann", "bob"]
 
 
 @pytest.mark.parametrize(
@@ -136,6 +166,16 @@ async def test_only_the_mail_of_former_users_is_purged(
             answer = await ask(client, "POST", f"/{name}/purge")
     assert (answer.status, words in str(answer.json["detail"])) == (status, True), answer.json
     assert await mail.annotations(USER_TABLE, None) == {"/shared/vendor/x/y": b"kept"}
+
+
+@pytest.mark.parametrize("name", ["alice", "alicia"])
+async def test_mail_that_a_renamed_user_opens_is_no_former_users(
+    services: HttpServices, tmp_path: Path, name: str
+) -> None:
+    await trio.Path(tmp_path / "users.passwd").write_text("alicia:*::::::user=alice\n")
+    async with conversation(HttpServer(services)) as client:
+        answer = await ask(client, "POST", f"/{name}/purge")
+    assert (answer.status, "delete the user" in str(answer.json["detail"])) == (409, True), answer.json
 
 
 async def test_node_with_a_file_of_users_keeps_no_table(services: HttpServices) -> None:

@@ -120,12 +120,7 @@ class Slapd:
 def slapd(directory: Path) -> Iterator[Slapd]:
     """Run a server with its data in a directory."""
     (directory / "db").mkdir(parents=True)
-    authority = trustme.CA()
-    certificate = authority.issue_cert("localhost")
-    authority.cert_pem.write_to_path(directory / "ca.pem")
-    certificate.private_key_pem.write_to_path(directory / "server.key")
-    for blob in certificate.cert_chain_pems:
-        blob.write_to_path(directory / "server.pem", append=True)
+    _certify(directory)
     (directory / "service.password").write_text(f"{SERVICE_PASSWORD}\n")
     (directory / "slapd.conf").write_text(CONFIGURATION.format(directory=directory))
     ports = [_free_port() for _ in range(2)]
@@ -135,6 +130,21 @@ def slapd(directory: Path) -> Iterator[Slapd]:
         yield server
     finally:
         server.stop()
+
+
+def _certify(directory: Path) -> None:
+    """Write a certificate for a server, and the CA that has signed it."""
+    authority = trustme.CA()
+    certificate = authority.issue_cert("localhost")
+    authority.cert_pem.write_to_path(directory / "ca.pem")
+    certificate.private_key_and_cert_chain_pem.write_to_path(directory / "server.pem")
+    certificate.private_key_pem.write_to_path(directory / "server.key")
+
+
+def recertified(server: Slapd) -> Slapd:
+    """Run a server again that was stopped, with a certificate of another CA."""
+    _certify(server.directory)
+    return restarted(server)
 
 
 def restarted(server: Slapd) -> Slapd:

@@ -15,6 +15,7 @@ from replicator.config import LdapConfig
 from replicator.errors import UsersUnavailableError
 from replicator.runtime.environment import Abandoning
 from replicator.user_sources import ldap, server_faults, users_of_server
+from replicator.user_sources.certificates import server_context
 from replicator.user_sources.ldap import LdapSource
 from replicator.users import Found, SourceError
 from tests.user_sources.fake_ldap import BIND, SEARCH, STARTTLS, entry, fake_ldap, result
@@ -23,7 +24,7 @@ BUSY, UNAVAILABLE, SIZE_LIMIT_EXCEEDED = 51, 52, 4
 
 
 def source_at(url: str, timeout_s: float = 5.0) -> LdapSource:
-    return LdapSource(LdapConfig(url, "dc=x", "(uid=%u)", "uid", timeout_s=timeout_s), Abandoning())
+    return LdapSource(LdapConfig(url, "dc=x", "(uid=%u)", "uid", timeout_s=timeout_s), lambda: None, Abandoning())
 
 
 @pytest.mark.parametrize(("code", "connections"), [(0, 1), (BUSY, 2)])
@@ -194,7 +195,8 @@ async def test_nothing_is_sent_if_starttls_is_refused(tmp_path: Path, *, has_pas
         if has_password:
             config = replace(config, bind_dn="cn=mail", password_file=password)
         key, text = await server_faults(config) or ("", "")
+        source = LdapSource(config, lambda: server_context(config), Abandoning())
         with pytest.raises(SourceError, match="StartTLS"):
-            await LdapSource(config, Abandoning()).check(Found("alice", "uid=alice,dc=x"), "secret", None)
+            await source.check(Found("alice", "uid=alice,dc=x"), "secret", None)
     assert (key, "StartTLS" in text) == ("starttls", True)
     assert set(heard) == {STARTTLS}

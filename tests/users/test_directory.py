@@ -360,7 +360,7 @@ async def test_login_holds_until_user_or_password_changes(directory: UserDirecto
 async def test_identity_logs_its_own_user_in(path: Path, autojump_clock: trio.testing.MockClock) -> None:
     directory = UserDirectory(path, clock_ms=lambda: 1000)
     alice = Identity("Alice@example.org", 2000)
-    assert await directory.admit("alice+x", alice) == Login("alice", until_ms=2000)
+    assert await directory.admit("alice+x", alice) == Login("alice", until_ms=2000, name="alice")
     assert await directory.admit("bob", alice) is None
     assert await directory.admit("carol", Identity("carol", 2000)) is None
     assert await directory.admit("alice", None) is None

@@ -16,7 +16,7 @@ from replicator.users import (
     list_users,
     set_password,
 )
-from replicator.users.passwd_file.line import check_user_name
+from replicator.users.names import check_user_name
 from replicator.users.passwd_file.table import read_users, read_whole_file
 
 FILE = """\

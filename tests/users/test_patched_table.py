@@ -27,12 +27,14 @@ OF_USERS = [
     ["", "bob@x:{PLAIN}a::::::nologin cluster=west allow_nets=::1", f"bob@x:{SCRAM}"],
     ["", f"carol@x:{STRONG_SCRAM}", "carol@x:{PLAIN}c"],
     ["", "dave:{PLAIN}d::::::userdb_quota_rule=*:storage=1G", "dave:{PLAIN}e::::::userdb_quota_rule=*:storage=1G"],
+    ["", "eve:*::::::user=ann", "eve:*::::::user=BOB@x", "fay:*::::::user=ann"],
     ["", "# comment", SECRET.decode() + "A" * 43 + "="],
 ]
 FINE = st.tuples(*map(st.sampled_from, OF_USERS)).flatmap(st.permutations)
 WITH_PROBLEMS = st.lists(
     st.sampled_from(
-        [line for lines in OF_USERS for line in lines] + ["carol@x:{MD5}x", "eve:*:quota_storage=much", ":"]
+        [line for lines in OF_USERS for line in lines]
+        + ["carol@x:{MD5}x", "fay:*:user=", "eve:*:quota_storage=much", ":"]
     )
 )
 FILES = (FINE | WITH_PROBLEMS).map(lambda lines: "".join(f"{line}\n" for line in ["# users", *lines]))
@@ -146,6 +148,7 @@ class Reader:
 
 @settings(max_examples=examples(100, 300))
 @given(st.lists(FILES, min_size=2, max_size=5))
+@example(["ann:*\neve:*::::::user=ann\nfay:*::::::user=ann\n", "ann:*\nfay:*::::::user=ann\n", "ann:*\n"])
 def test_a_patched_table_is_as_one_that_is_read_as_a_whole(versions: list[str]) -> None:
     with TemporaryDirectory() as directory:
         reader = Reader(Path(directory) / "users.passwd")

@@ -155,6 +155,11 @@ class NodeClient(NodeConnection):
         body = json.dumps({"disabled": disabled}).encode()
         self.ask("PUT", f"/api/v1/users/{segment(user)}/disabled", body=body, content_type=JSON)
 
+    def rename_user(self, user: str, name: str) -> str:
+        """Give a user of the cluster's table another log-in name; return the user whose mail that opens."""
+        document = self.ask("PUT", f"/api/v1/users/{segment(user)}/name", {"to": name})
+        return self.parsed_by(_mail_user, document)
+
     def delete_user(self, user: str) -> None:
         """Remove a user from the cluster's table."""
         self.ask("DELETE", f"/api/v1/users/{segment(user)}")
@@ -399,6 +404,10 @@ def _managed(document: object) -> bool:
 
 def _ended(document: object) -> int:
     return int(cast("_Object", document)["ended"])
+
+
+def _mail_user(document: object) -> str:
+    return str(cast("_Object", document)["mail_user"])
 
 
 def _contents_page(document: object) -> tuple[list[tuple[int, str]], int | None]:

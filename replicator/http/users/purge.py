@@ -15,7 +15,7 @@ from replicator.mail.annotations import AT_ONCE_MAX
 from replicator.mail.mailstore import INBOX, Folder, MailStore
 from replicator.status import PurgeResult
 from replicator.users import folded
-from replicator.users.passwd_file.line import check_user_name
+from replicator.users.names import check_user_name
 
 EXPUNGED_AT_ONCE = 1000
 PURGE_S = 20.0  # less than the time limit of a request
@@ -48,7 +48,7 @@ async def purge(services: HttpServices, name: str) -> PurgeResult:
 
 
 async def _check_former(services: HttpServices, user: str) -> None:
-    """Check that nobody has this name here. Raises ProblemError, MailError."""
+    """Check that nobody has this name here, or opens this user's mail. Raises ProblemError, MailError."""
     try:
         check_user_name(user)  # what is no user's name may be an account of the cluster's own
     except ValueError as error:
@@ -68,10 +68,16 @@ async def _check_former(services: HttpServices, user: str) -> None:
         is_user = not _is_elsewhere(services, user)
     if is_user:
         raise ProblemError(HTTPStatus.CONFLICT, f"{user!r} is a user: delete the user first")
+    table = services.user_table
+    names = services.oversight.names_of(user) if table is None else await table.names_of(user)
+    for name in names:
+        if name != user and not _is_elsewhere(services, name):
+            text = f"{user!r} is the user whose mail {name!r} opens: delete the user {name!r} first"
+            raise ProblemError(HTTPStatus.CONFLICT, text)
 
 
 def _is_elsewhere(services: HttpServices, user: str) -> bool:
-    """Return True if the user's line names another cluster of the site, and not none or one that does not exist."""
+    """Return True if the line of this name says another cluster of the site, and not none or one that is none."""
     servers = services.servers
     found = None if servers is None else servers.users.home_of(user)
     return found is not None and servers is not None and found[1] in {cluster.name for cluster in servers.clusters}

@@ -14,6 +14,7 @@ The others are for nodes with `users.source = "cluster"`; nodes whose users come
 | `POST /api/v1/users` | 201 and the number of users added; 409 if one exists already |
 | `PUT /api/v1/users/USER/password` | the user, with a new hash |
 | `PUT /api/v1/users/USER/disabled` | the user, who may no longer log in, or may again |
+| `PUT /api/v1/users/USER/name?to=` | the user by the new log-in name, and the user whose mail that opens |
 | `DELETE /api/v1/users/USER` | the user, who is removed; the mail stays |
 
 POST takes `{"lines": ["alice:{ARGON2ID}...", ...], "replace": false}`: lines of a passwd-file, `LINES_MAX` at most, all
@@ -34,6 +35,7 @@ from replicator.http.documents import (
     DisabledDocument,
     NewPassword,
     NewUsers,
+    RenamedDocument,
     UserDocument,
     UsersDocument,
 )
@@ -44,7 +46,7 @@ from replicator.http.services import HttpServices, UserControl
 from replicator.http.tasks.options import Options
 from replicator.http.users.purge import purge
 from replicator.status import PurgeResult
-from replicator.users import Account, UserExistsError, UserUnknownError
+from replicator.users import Account, UserExistsError, UserUnknownError, folded
 
 LINES_MAX = 200  # each may have 4 KiB, and one change to the table 2 MiB
 
@@ -103,6 +105,14 @@ async def put_disabled(services: HttpServices, request: Request) -> Response:
     return json_response({"user": request.path["user"], "disabled": disabled})
 
 
+async def put_name(services: HttpServices, request: Request) -> Response:
+    """Give a user another log-in name."""
+    to = request.query["to"]
+    with _problems():
+        mail_user = await _table(services).rename(request.path["user"], to)
+    return json_response({"user": folded(to), "mail_user": mail_user})
+
+
 async def delete_user(services: HttpServices, request: Request) -> Response:
     """Remove a user."""
     with _problems():
@@ -144,6 +154,7 @@ def _problems() -> Iterator[None]:
         ) from None
 
 
+_TO = frozenset({"to"})
 USER_ROUTES = (
     Route("GET", "/api/v1/users", get_users, answer=list[str]),
     Route("GET", "/api/v1/accounts", get_accounts, is_private=True, answer=list[Account]),
@@ -166,5 +177,6 @@ USER_ROUTES = (
         answer=DisabledDocument,
         takes=Disabled,
     ),
+    Route("PUT", "/api/v1/users/{user}/name", put_name, query=_TO, needed=_TO, answer=RenamedDocument),
     Route("DELETE", "/api/v1/users/{user}", delete_user, answer=UserDocument),
 )

@@ -98,6 +98,7 @@ async def admitted(session: Session, mechanism: str, login: Login) -> Completion
     """Log the client in. Raises CommandFailedError if the user has too many connections."""
     who = {
         "user": login.user,
+        "name": login.name if login.name != login.user else None,
         "master": login.master,
         "client": session.connection.address,
         "mechanism": mechanism,

@@ -81,8 +81,9 @@ class Bootstrap:
                 await in_turns(take_over, some, AT_ONCE)
         if failed:
             log.warning(
-                "%d of %d checkpoints could not be installed, for example: %s", len(failed), self.total, failed[0]
-            )
+                "%d of %d checkpoints could not be installed, so other nodes send what they hold; for example: %s",
+                len(failed), self.total, failed[0],
+            )  # fmt: skip
             return
         context = context_of(manifest.context)
         await self._store.write(lambda tx: tx.begin_log_after(context))

@@ -67,7 +67,8 @@ async def take_over(store: Store, link: PeerLink, chain_ids: Sequence[bytes], ta
     await in_turns(take, together, AT_ONCE)
     if unusable.count:
         log.warning(
-            "%d of %d checkpoints from %s cannot be used, so these mailboxes are compared one by one: %s",
+            "%d of %d checkpoints from %s cannot be used, so these mailboxes are compared one by one; run `replicator"
+            " check` there, whose database may be damaged; the first reason: %s",
             unusable.count, len(chain_ids), link.sid, unusable.why,
         )  # fmt: skip
 

@@ -7,6 +7,7 @@ in `replication/node_metrics`.
 """
 
 from replicator.runtime.metrics.doors import (
+    DoveadmMetrics,
     HttpMetrics,
     ImapMetrics,
     LmtpMetrics,
@@ -28,6 +29,7 @@ from replicator.runtime.metrics.replication import (
 __all__ = [
     "AttachmentMetrics",
     "ChangeMetrics",
+    "DoveadmMetrics",
     "HttpMetrics",
     "ImapMetrics",
     "LmtpMetrics",

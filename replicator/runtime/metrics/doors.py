@@ -98,6 +98,22 @@ class SocketmapMetrics:
         self._answers.labels(answer).inc()
 
 
+class DoveadmMetrics:
+    """Metrics of the door at which Dovecots sync mail."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self._syncs = Counter(
+            "replicator_doveadm_syncs_total",
+            "Syncs with Dovecots, by result: done, cut (the Dovecot left), failed, or refused.",
+            ["result"],
+            registry=registry,
+        )
+
+    def ended(self, result: str) -> None:
+        """Count a sync by its result."""
+        self._syncs.labels(result).inc()
+
+
 class ImapMetrics:
     """Metrics of the IMAP door."""
 

@@ -82,7 +82,7 @@ class Archive:
             try:
                 return await self._manifest(name)
             except (UnreadableError, ObjectMissingError) as error:
-                log.warning("skipping a manifest: %s", error)
+                log.warning("a manifest cannot be used, so the one before it is, if there is one: %s", error)
         return None
 
     async def newest_ms(self) -> int | None:

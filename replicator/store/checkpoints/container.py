@@ -45,7 +45,10 @@ class ContainerKind(Enum):
 
 
 class UnreadableError(Exception):
-    """An object that is damaged, cut short, or of an unsupported format. The text says which, and what to do."""
+    """An object that is damaged, cut short, or of an unsupported format. The text says which, without a final stop.
+
+    What helps depends on where the object is, and on what its reader does without it: who logs the error says that.
+    """
 
 
 def seal(kind: ContainerKind, frames: Iterable[bytes]) -> Iterator[bytes]:
@@ -127,8 +130,7 @@ class Unsealer:
 
     def refusal(self, problem: str) -> UnreadableError:
         """Return the error to raise for a problem in the frames."""
-        advice = "delete it" if self._kind is ContainerKind.ENTRY else "delete it, and use the previous one"
-        return UnreadableError(f"{self._name}: damaged: {problem}; {advice}")
+        return UnreadableError(f"{self._name}: damaged: {problem}")
 
     def _check_head(self) -> None:
         magic, kind, version = bytes(self._head[:8]), bytes(self._head[8:9]), int.from_bytes(self._head[9:])
@@ -138,8 +140,7 @@ class Unsealer:
             raise self.refusal(f"it is no {self._kind.name.lower()}")
         if len(self._head) == _HEAD_BYTES and version != VERSION:
             raise UnreadableError(
-                f"{self._name}: has format {version}, but this version of mail-replicator reads format"
-                f" {VERSION}; use the version that wrote it, or an earlier object"
+                f"{self._name}: has format {version}, but this version of mail-replicator reads format {VERSION}"
             )
 
     def _decompress(self, data: bytes) -> None:

@@ -131,6 +131,10 @@ class ExternalDirectory:
         """Return None: a site of several clusters needs another source of users, which the configuration checks."""
         return None
 
+    def names_of(self, user: str) -> list[str]:  # noqa: ARG002 - the interface is the passwd-file's
+        """Return nothing: the source maps log-in names to users, and is asked for one name at a time."""
+        return []
+
     def users(self) -> list[str]:
         """Return the users whom the source has found lately. It is not asked for all."""
         return [found.user for found in self._look_ups.users()]
@@ -148,6 +152,7 @@ class ExternalDirectory:
         limits = self._quota._replace(**found.limits)
         return Account(
             user=found.user,
+            mail_user=found.user,
             disabled=found.disabled,
             has_password=True,
             storage_limit_bytes=limits.storage_bytes,

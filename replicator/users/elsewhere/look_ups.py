@@ -18,8 +18,7 @@ from replicator.runtime.metrics import UserSourceMetrics
 from replicator.users.attempts.turns import Turns
 from replicator.users.elsewhere.answers import Answers, Known
 from replicator.users.elsewhere.source import BusyError, EntryError, Found, SourceError, UserSource, Verdict, shown
-from replicator.users.names import candidates
-from replicator.users.passwd_file.line import check_user_name
+from replicator.users.names import candidates, check_user_name
 
 TRY_AGAIN_S = 5.0
 """Seconds after which a source that has failed is tried, if nobody asks about a user."""

@@ -15,7 +15,11 @@ from replicator.users.passwd_file.line import (
     UserExistsError,
     UserUnknownError,
     is_entry,
+    mail_user_in,
+    name_in,
     new_line,
+    refusal_of,
+    renamed,
     user_of,
     with_octets,
 )
@@ -49,6 +53,7 @@ def add_user(
     def add(lines: list[bytes]) -> list[bytes]:
         if _position(lines, user) is not None:
             raise UserExistsError(f"{path}: user {user!r} already exists; `replicator user passwd` sets a new password")
+        _check_free(path, lines, user)
         if lines and not lines[-1].endswith(b"\n"):
             lines[-1] += b"\n"
         return _with_secret([*lines, line + b"\n"], scheme)
@@ -65,6 +70,35 @@ def set_password(path: Path, user: str, password: str, *, scheme: str = DEFAULT_
 def set_disabled(path: Path, user: str, *, disabled: bool) -> None:
     """Disable the user, or let the user log in again; the rest of the line stays. Blocks. Raises UserUnknownError."""
     _edit_line(path, user, lambda line: with_nologin(line, disabled=disabled))
+
+
+def rename_user(path: Path, user: str, name: str) -> str:
+    """Give the user another log-in name, and return the user whose mail that opens, as the old one did. Blocks.
+
+    The rest of the line stays. Raises UserUnknownError, UserExistsError.
+    """
+    owner = ""
+
+    def rename(lines: list[bytes]) -> list[bytes]:
+        nonlocal owner
+        position = _known_position(path, lines, user)
+        if _position(lines, name) is not None:
+            raise UserExistsError(f"{path}: user {name!r} already exists; choose another name")
+        old, others = lines[position], [*lines[:position], *lines[position + 1 :]]
+        if _position(others, user) is not None:
+            raise PasswdFileError(f"{path}: not changed: user {user!r} is in two lines; remove one of them")
+        _check_free(path, others, name)
+        bare = old.rstrip(b"\r\n")
+        try:
+            line = renamed(bare, name)
+        except ValueError as error:
+            raise PasswdFileError(f"{path}: not changed: {error}") from error
+        owner = mail_user_in(line) or folded(name)
+        lines[position] = line + old[len(bare) :]
+        return lines
+
+    _edit(path, rename)
+    return owner
 
 
 def delete_user(path: Path, user: str) -> None:
@@ -125,6 +159,14 @@ def _known_position(path: Path, lines: list[bytes], user: str) -> int:
     if position is None:
         raise UserUnknownError(f"{path}: there is no user {user!r}; `replicator user list` lists all users")
     return position
+
+
+def _check_free(path: Path, lines: list[bytes], user: str) -> None:
+    """Raise UserExistsError if one of the lines opens the mail of the user of this name."""
+    holder = next((line for line in lines if is_entry(line) and mail_user_in(line) == folded(user)), None)
+    if holder is not None:
+        name = name_in(holder.rstrip(b"\r\n"))
+        raise UserExistsError(f"{path}: {refusal_of(user, name)}")
 
 
 def _edit_line(

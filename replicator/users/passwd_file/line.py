@@ -1,4 +1,6 @@
-"""One line of a passwd-file, `user:{SCHEME}hash[:other fields]`: parsed, checked, and changed.
+"""One line of a passwd-file, `name:{SCHEME}hash[:other fields]`: parsed, checked, and changed.
+
+The name is that of a log-in, and of the user whose mail it opens, unless the word `user=` names that user.
 
 An invalid line disables one user's password, or that user's own quota, and affects no one else: the user still has
 mail, and the problem is reported. Names that differ only in case are one user.
@@ -11,19 +13,18 @@ from hashlib import blake2b
 from typing import NamedTuple, TypeVar
 
 from replicator.users import scram
-from replicator.users.names import folded
+from replicator.users.names import check_user_name, folded
 from replicator.users.schemes import PasswordHash, hash_password, parse_hash
 from replicator.users.words.allowed_nets import NO_NETS, AllowedNets, allowed_nets
 from replicator.users.words.allowed_nets import WORD as NETS
+from replicator.users.words.extra_field import EXTRA_FIELD
 from replicator.users.words.foreign_words import foreign_words
 from replicator.users.words.home_cluster import NOWHERE, home_cluster
-from replicator.users.words.nologin import EXTRA_FIELD, is_disabled
+from replicator.users.words.mail_user import NOBODY, mail_user, with_mail_user
+from replicator.users.words.nologin import is_disabled
 from replicator.users.words.quota_limits import OwnLimits, own_limits
 
 T = TypeVar("T")
-
-USER_MAX_BYTES = 254
-"""Octets of a name; no address is longer (RFC 5321 section 4.5.3.1.3, without its angle brackets)."""
 
 LINE_MAX_BYTES = 4096
 """Octets of a line that is kept in the cluster's table."""
@@ -48,7 +49,10 @@ class UserUnknownError(PasswdFileError):
 
 
 class Line(NamedTuple):
-    """A line. `user` is folded, `name` as written; None: the line makes no sense. `digest`: of its bytes."""
+    """A line. `user` is its name, folded, and `name` that as written; None: the line makes no sense.
+
+    `digest`: of its bytes. `mail_user`: whose mail it opens, if that is another user (`mail_user`).
+    """
 
     user: str | None
     name: str
@@ -61,6 +65,7 @@ class Line(NamedTuple):
     hash_problem: str | None = None
     foreign: frozenset[str] = frozenset()
     nets: AllowedNets | None = None
+    mail_user: str | None = None
 
 
 def parse_line(text: bytes) -> Line:
@@ -93,6 +98,11 @@ def parse_line(text: bytes) -> Line:
     except ValueError as error:
         problems.append(str(error))
         nets = NO_NETS
+    try:
+        owner = mail_user(more)
+    except ValueError as error:
+        problems.append(str(error))
+        owner = NOBODY
     return Line(
         folded(name),
         name,
@@ -105,20 +115,13 @@ def parse_line(text: bytes) -> Line:
         hash_problem=hash_problem,
         foreign=foreign_words(more),
         nets=nets,
+        mail_user=None if owner == folded(name) else owner,
     )
 
 
 def digest_of(line: bytes) -> int:
     """Return the digest of a line without its end."""
     return int.from_bytes(blake2b(line, digest_size=DIGEST_BYTES).digest())
-
-
-def check_user_name(user: str) -> None:
-    """Raise ValueError if this is not a valid user name."""
-    if not 1 <= len(user.encode("utf-8", "surrogateescape")) <= USER_MAX_BYTES:
-        raise ValueError(f"a user name must have 1 to {USER_MAX_BYTES} bytes")
-    if user[0] == "#" or ":" in user or " " in user or not user.isprintable():
-        raise ValueError(f"a user name must have no colon, space or control character and not begin with '#': {user!r}")
 
 
 def user_of(line: bytes) -> str:
@@ -132,7 +135,39 @@ def user_of(line: bytes) -> str:
     home_cluster(more)
     is_disabled(more)
     allowed_nets(more)
+    mail_user(more)
     return user
+
+
+def mail_user_in(line: bytes) -> str | None:
+    """Return the user whose mail a line opens, if that is another one than its name says; None also if it is nobody."""
+    if b"user=" not in line:  # as in most lines
+        return None
+    try:
+        name, _, more = fields_of(line)
+        owner = mail_user(more)
+    except ValueError:
+        return None
+    return None if owner == folded(name) else owner
+
+
+def renamed(line: bytes, name: str) -> bytes:
+    """Return a line, without its end, under another name, folded, which opens the same mail. Raises as `user_of`."""
+    check_user_name(name)
+    old, _, more = fields_of(line)
+    owner = mail_user(more) or folded(old)
+    _, _, fields = line.partition(b":")
+    changed = with_mail_user(folded(name).encode() + b":" + fields, None if owner == folded(name) else owner)
+    user_of(changed)
+    return changed
+
+
+def refusal_of(user: str, holder: str) -> str:
+    """Return why nobody may get the name of a user whose mail the log-in name `holder` opens."""
+    return (
+        f"{folded(user)!r} is the user whose mail {holder!r} opens: somebody else of this name would share that mail;"
+        " choose another name"
+    )
 
 
 def name_in(line: bytes) -> str:

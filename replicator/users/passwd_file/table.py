@@ -41,6 +41,7 @@ class UserTable:
 
     `quotas`: of the users whose lines set limits. `clusters`: of the users whose lines name one (`home_cluster`).
     `disabled`: the users who may not log in (`nologin`). `nets`: from where users may, of those whose lines say it.
+    `mail_users`: whose mail log-in names open that open another user's (`mail_user`); `log_ins`: these names by users.
     `unusable`: why a user's hash cannot be understood.
     `remarks` tell of words that do nothing here (`foreign_words`).
     `secret`: what SECRET says. `digest`: a number that is equal for files with the same lines of users and the same
@@ -53,6 +54,8 @@ class UserTable:
     clusters: dict[str, str] = field(default_factory=dict)
     disabled: set[str] = field(default_factory=set)
     nets: dict[str, AllowedNets] = field(default_factory=dict)
+    mail_users: dict[str, str] = field(default_factory=dict)
+    log_ins: dict[str, set[str]] = field(default_factory=dict)
     unusable: dict[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     secret: bytes | None = field(default=None, repr=False)
@@ -60,12 +63,30 @@ class UserTable:
     lines: dict[bytes, Line] = field(default_factory=dict, repr=False)
     data: bytes = field(default=b"", repr=False)
 
+    def user_of(self, name: str) -> str:
+        """Return the user whose mail a log-in name of the table opens, or `NOBODY`."""
+        return self.mail_users.get(name, name)
+
+    def names_of(self, user: str) -> list[str]:
+        """Return the log-in names that open a user's mail: the user's own first, the others sorted."""
+        own = [user] if user in self.users and user not in self.mail_users else []
+        return own + sorted(self.log_ins.get(user, ()))
+
+    def quota_of(self, user: str) -> OwnLimits:
+        """Return the limits of a user's mail: those of the first of the user's names that has any."""
+        return next((self.quotas[name] for name in self.names_of(user) if name in self.quotas), {})
+
     def take_out(self, text: bytes) -> Line:
         """Remove a line of a user."""
         line = self.lines.pop(text)
         assert line.user is not None, "lines that make no sense are problems"
         for of_users in (self.users, self.quotas, self.clusters, self.nets):
             of_users.pop(line.user, None)
+        owner = self.mail_users.pop(line.user, None)
+        if owner is not None:
+            self.log_ins[owner].discard(line.user)
+            if not self.log_ins[owner]:
+                del self.log_ins[owner]
         self.disabled.discard(line.user)
         self.digest = (self.digest - line.digest) % DIGESTS
         return line
@@ -83,6 +104,9 @@ class UserTable:
             self.disabled.add(line.user)
         if line.nets is not None:
             self.nets[line.user] = line.nets
+        if line.mail_user is not None:
+            self.mail_users[line.user] = line.mail_user
+            self.log_ins.setdefault(line.mail_user, set()).add(line.user)
         self.digest = (self.digest + line.digest) % DIGESTS
 
 
@@ -218,6 +242,10 @@ def _parsed(path: Path, lines: list[bytes], before: UserTable | None = None) -> 
                 foreign.setdefault(word, []).append(number)
             if line.hash_problem is not None:
                 unusable[line.user] = f"{path}:{number}: {line.hash_problem}"
+    log_ins: dict[str, set[str]] = {}
+    for user, line in of_users.items():
+        if line.mail_user is not None:
+            log_ins.setdefault(line.mail_user, set()).add(user)
     digests = [line.digest for line in found.values()]
     digests += (digest_of(text.rstrip(b"\r\n")) for text in lines if text.startswith(SECRET))
     return UserTable(
@@ -227,6 +255,8 @@ def _parsed(path: Path, lines: list[bytes], before: UserTable | None = None) -> 
         {user: line.cluster for user, line in of_users.items() if line.cluster is not None},
         {user for user, line in of_users.items() if line.disabled},
         {user: line.nets for user, line in of_users.items() if line.nets is not None},
+        {user: line.mail_user for user, line in of_users.items() if line.mail_user is not None},
+        log_ins,
         unusable,
         tuple(_remark(path, word, numbers) for word, numbers in sorted(foreign.items())),
         secret_in(lines),

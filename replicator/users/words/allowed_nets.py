@@ -13,7 +13,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import NamedTuple
 
 from replicator.runtime.addresses import is_in
-from replicator.users.words.nologin import EXTRA_FIELD
+from replicator.users.words.extra_field import EXTRA_FIELD
 
 WORD = "allow_nets"
 LOCAL = "local"

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 
+from replicator.users.words.extra_field import with_word
+
 WORD = "nologin"
-EXTRA_FIELD = 7
-"""Index of the field in which Dovecot looks for words: after name, hash, uid, gid, gecos, home and shell."""
 
 _YES = {"", "y", "yes", "1", "true"}
 _WORDS = re.compile(rf"(?:^|(?<=[:\s])){WORD}(?:=([^:\s]*))?(?=[:\s]|$)")
@@ -35,9 +35,4 @@ def is_disabled(fields: str) -> bool:
 
 def with_nologin(line: bytes, *, disabled: bool) -> bytes:
     """Return a line, without its end, with the word once in the eighth field, or without it. The rest stays."""
-    fields = line.decode("utf-8", "surrogateescape").split(":", 2)
-    fields[2:] = _REMOVED.sub("", ":" + fields[2])[1:].split(":", EXTRA_FIELD - 2) if len(fields) > 2 else []
-    if disabled:
-        fields += [""] * (EXTRA_FIELD + 1 - len(fields))
-        fields[EXTRA_FIELD] = f"{fields[EXTRA_FIELD]} {WORD}" if fields[EXTRA_FIELD] else WORD
-    return ":".join(fields).encode("utf-8", "surrogateescape")
+    return with_word(line, _REMOVED, WORD if disabled else None)

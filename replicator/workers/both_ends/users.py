@@ -15,8 +15,9 @@ from replicator.users.schemes import parse_hash
 from replicator.workers.channel import Channel
 from replicator.workers.packing import Columns
 
-LoginColumns: TypeAlias = tuple[str, str | None, int | None, str | None, str | None]
-"""A log-in as it crosses: the user, the text of the password's hash, until when it is good, the address, the master."""
+LoginColumns: TypeAlias = tuple[str, str | None, int | None, str | None, str | None, str | None]
+"""A log-in as it crosses: the user, the text of the password's hash, until when it is good, the address, the master,
+and the log-in name."""
 
 
 class RemoteUsers:
@@ -116,11 +117,11 @@ def _columns_of(login: Login | None) -> LoginColumns | None:
     if login is None:
         return None
     password = None if login.password is None else login.password.text
-    return login.user, password, login.until_ms, login.address, login.master
+    return login.user, password, login.until_ms, login.address, login.master, login.name
 
 
 def _login_of(columns: object) -> Login | None:
     if columns is None:
         return None
-    user, password, until_ms, address, master = cast("LoginColumns", columns)
-    return Login(user, None if password is None else parse_hash(password), until_ms, address, master)
+    user, password, until_ms, address, master, name = cast("LoginColumns", columns)
+    return Login(user, None if password is None else parse_hash(password), until_ms, address, master, name)

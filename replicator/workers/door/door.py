@@ -99,7 +99,12 @@ class Door:
         log_to_stderr(order.log, f"door {order.number}")
         registry = CollectorRegistry()
         try:
-            certificates = Certificates(config.tls, config.certificates, of_clients=config.client_certificates)
+            certificates = Certificates(
+                config.tls,
+                config.certificates,
+                of_clients=config.client_certificates,
+                user_server=user_server(config),
+            )
             readers = self._readers(config)
         except (ConfigError, DataError, DatabaseFailedError) as error:
             return str(error)
@@ -108,7 +113,7 @@ class Door:
         mail = RemoteMail(channel, readers, search_texts, config.content.inline_max_bytes)
         self._nursery.start_soon(mail.run)
         try:
-            users = _users_of(order, registry)
+            users = _users_of(order, certificates, registry)
         except ConfigError as error:
             return str(error)
         await users.load()
@@ -120,18 +125,24 @@ class Door:
             (guarded(handler_of(protocol, handlers, config.proxy)), [*map(_listener, numbers)])
             for protocol, numbers in order.sockets.items()
         ]
-        await self._nursery.start(self._serve, served)
+        await self._nursery.start(self._serve, served, certificates)
         self._nursery.start_soon(LoopWatch(LoopMetrics(registry)).run)
         return None
 
     async def _serve(
         self,
         served: Sequence[tuple[Handler, Sequence[trio.SocketListener]]],
+        certificates: Certificates,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve connections; started once they are accepted. End the process when it has retired and has none left."""
         async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
-            self._channel.quick_calls["retire"] = accepting.cancel_scope.cancel
+
+            def retire() -> None:
+                accepting.cancel_scope.cancel()
+                connections.start_soon(_read_again, certificates)
+
+            self._channel.quick_calls["retire"] = retire
             for handler, listeners in served:
                 serve = partial(trio.serve_listeners, handler_nursery=connections)
                 await accepting.start(serve, handler, listeners)
@@ -147,17 +158,28 @@ class Door:
         return Readers(connections, run_in_thread, damage)
 
 
+async def _read_again(certificates: Certificates) -> None:
+    """Read the files of certificates as they are now: sessions that go on still ask the server that knows the users."""
+    try:
+        certificates.install(await run_in_thread(certificates.read))
+    except ConfigError as error:
+        log.warning("a process that retires keeps the certificates that it has: %s", error)
+
+
 def _search_text_reader(config: Config) -> SearchTextReader:
     return SearchTextReader(config.node.database.with_name(FILE), SEARCH_TEXTS.version)
 
 
-def _users_of(order: Order, registry: CollectorRegistry) -> Directory:
+def _users_of(order: Order, certificates: Certificates, registry: CollectorRegistry) -> Directory:
     """Return the users. Raises ConfigError."""
     users, key = order.config.users, order.users_key
     masters, separator = users.master_passwd_file, users.master_separator
     server = user_server(order.config)
     if server is not None:
-        return users_of_server(server, wall_clock_ms, registry, key=key, masters=masters, separator=separator)
+        context = certificates.for_user_server
+        return users_of_server(
+            server, wall_clock_ms, registry, context=context, key=key, masters=masters, separator=separator
+        )
     return UserDirectory(
         users.passwd_file,
         key=key,

@@ -79,8 +79,13 @@ class Cache:
         self._gone: set[str] = set()
 
     def select(self, client: imaplib.IMAP4, item: str = "BODY.PEEK[HEADER.FIELDS (MESSAGE-ID)]") -> list[Seen]:
-        """Select INBOX, check all its messages against the cache, and return them."""
-        assert client.select("INBOX")[0] == "OK"
+        """Select INBOX, check all its messages against the cache, and return them.
+
+        Raises imaplib's error with the answer if the node cannot show INBOX now.
+        """
+        answer, [text, *_] = client.select("INBOX")
+        if answer != "OK":
+            raise client.error(f"SELECT: {answer} {text!r}")
         uidvalidity, uidnext = number_of(client, "UIDVALIDITY"), number_of(client, "UIDNEXT")
         floor = self._uidnext.get(uidvalidity, 0)
         assert uidnext >= floor, f"{self.sid}: UIDNEXT {uidnext} after {floor}"

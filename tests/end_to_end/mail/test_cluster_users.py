@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import imaplib
+import json
+import logging
 import smtplib
 import time
 from collections.abc import Iterator
@@ -128,6 +130,72 @@ async def test_users_changed_at_one_node_are_users_of_all(tmp_path: Path, doors:
 
     async with running([near, far]):
         await trio.to_thread.run_sync(play)
+
+
+@pytest.mark.parametrize("doors", [1, pytest.param(0, marks=pytest.mark.long)])
+async def test_a_renamed_user_finds_the_mail_and_gets_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, doors: int
+) -> None:
+    caplog.set_level(logging.INFO)
+    near, far = cluster_in(tmp_path, doors)
+
+    def run(*arguments: object, typed: str = "", at: Config = near) -> Result:
+        words = [*map(str, arguments), "--config", str(file_of(tmp_path, at))]
+        return CliRunner().invoke(cli, words, input=typed, prog_name="replicator")
+
+    def deliver(config: Config, address: str) -> None:
+        assert config.listen.lmtp is not None
+        with smtplib.LMTP(*config.listen.lmtp) as client:
+            client.sendmail("s@example.org", [address], b"Subject: x\r\n\r\n")
+
+    def sessions(config: Config, name: str) -> set[str]:
+        return {session["id"] for session in json.loads(run("who", name, "--json", at=config).stdout)}
+
+    def play() -> None:
+        old = tmp_path / "old.passwd"
+        old.write_text("alice:{PLAIN}secret\n")
+        assert run("user", "import", old).exit_code == 0
+        wait_for(lambda: can_log_in(far, "alice", "secret"))
+        deliver(near, "alice")
+        with logged_in(far, "alice") as alice, logged_in(near, "alice") as other:
+            alice.create("Work")
+            _, [uidvalidity] = alice.status("INBOX", "(UIDVALIDITY)")
+            renamed = run("user", "rename", "alice", "alicia@example.org")
+            assert "cluster of dc1: user alice renamed to alicia@example.org; the mail stays" in renamed.stderr
+            with pytest.raises(imaplib.IMAP4.abort, match="disabled or removed"):
+                other.noop()
+            wait_for(lambda: can_log_in(far, "alicia@example.org", "secret"))
+            with pytest.raises(imaplib.IMAP4.abort, match="disabled or removed"):
+                alice.noop()
+        assert not any(can_log_in(node, "alice", "secret") for node in (near, far))
+        deliver(far, "alicia@example.org")
+        for node in (near, far):
+            wait_for(lambda node=node: recipient(node, "alice") == 550)
+            assert recipient(node, "alicia@example.org") == 250
+            with logged_in(node, "alicia@example.org") as alicia:
+                assert alicia.status("INBOX", "(UIDVALIDITY)") == ("OK", [uidvalidity])
+                wait_for(lambda alicia=alicia: alicia.select() == ("OK", [b"2"]))
+                assert alicia.status("Work", "(MESSAGES)")[0] == "OK"
+                wait_for(lambda node=node: len(sessions(node, "alice")) == 1)  # those from before end in a moment
+                assert sessions(node, "alicia@example.org") == sessions(node, "alice")
+                assert run("kick", "alicia@example.org", at=node).exit_code == 0
+                with pytest.raises(imaplib.IMAP4.abort, match="An operator has ended this session"):
+                    alicia.noop()
+        refused = run("user", "add", "alice", typed="x\n", at=far)
+        assert (refused.exit_code, "the user whose mail 'alicia@example.org' opens" in refused.stderr) == (1, True)
+        refused = run("user", "import", old, "--replace")
+        assert (refused.exit_code, "the user whose mail 'alicia@example.org' opens" in refused.stderr) == (1, True)
+        refused = run("user", "purge", "alice", "--yes")
+        assert (refused.exit_code, "whose mail 'alicia@example.org' opens" in refused.stderr) == (1, True)
+        tried = run("auth", "test", "alicia@example.org", typed="secret\n")
+        assert tried.stdout.startswith("alicia@example.org may log in, as alice\n")
+        assert run("user", "rename", "alicia@example.org", "alice", at=far).exit_code == 0
+        assert can_log_in(far, "alice", "secret")
+
+    async with running([near, far]):
+        await trio.to_thread.run_sync(play)
+    assert "login ok user=alice name=alicia@example.org client=127.0.0.1" in caplog.text
+    assert "login ok user=alice client=127.0.0.1" in caplog.text
 
 
 async def test_mail_of_a_former_user_is_told_to_the_next_one_unless_it_is_purged(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from replicator.config import (
 from replicator.socketmap.netstrings import netstring
 from replicator.users import add_user
 from tests.end_to_end.helpers.in_process import free_ports, running
-from tests.user_sources.slapd import BASE, SERVICE_DN, Slapd, needs_slapd, restarted, slapd
+from tests.user_sources.slapd import BASE, SERVICE_DN, Slapd, needs_slapd, recertified, restarted, slapd
 
 pytestmark = needs_slapd
 
@@ -186,6 +186,53 @@ async def test_mail_and_log_ins(tmp_path: Path, people: Slapd, doors: int) -> No
                 assert "there is no connection" not in await in_thread(health, config)
             finally:
                 again.stop()
+
+
+@pytest.mark.parametrize("doors", [0, 1])
+async def test_another_ca_of_the_server_counts_after_a_reload(tmp_path: Path, people: Slapd, doors: int) -> None:
+    config = config_of(tmp_path, people, doors)
+    in_thread = trio.to_thread.run_sync
+    file = tmp_path / "dc1.toml"
+    file.write_text(config_text(config, tmp_path))
+    assert config.listen.imap is not None
+    async with running([config]):
+        session = await in_thread(lambda: imaplib.IMAP4(*config.listen.imap, timeout=60))  # type: ignore[misc]
+        await in_thread(session.login, "bob", "hidden")
+        people.stop()
+        again = recertified(people)
+        try:
+            await until(is_unavailable, config, "alice")
+            assert "certificate cannot be verified" in await in_thread(health, config)
+            told = await in_thread(
+                lambda: subprocess.run(
+                    [sys.executable, "-m", "replicator", "reload", "--config", file],
+                    capture_output=True,
+                    text=True,
+                    timeout=120,
+                    check=False,
+                )
+            )
+            assert (told.returncode, str(people.ca) in told.stdout) == (0, True), told.stderr
+            await until(is_welcome, config, "alice")
+            again.delete("bob")
+            await until(lambda _config, _name: is_ended(session), config, "bob")
+        finally:
+            again.stop()
+            await in_thread(session.shutdown)
+
+
+def is_welcome(config: Config, name: str) -> bool:
+    """Try to log in, and to send a message. Return True if both are right."""
+    return log_in(config, name, "secret").startswith("OK") and deliver(config, name) == {}
+
+
+def is_ended(session: imaplib.IMAP4) -> bool:
+    """Return True if the node has ended a session, in whichever process it is."""
+    try:
+        session.noop()
+    except imaplib.IMAP4.abort:
+        return True
+    return False
 
 
 async def test_operators_ask(tmp_path: Path, people: Slapd) -> None:

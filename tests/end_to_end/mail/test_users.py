@@ -7,7 +7,7 @@ import imaplib
 import json
 import logging
 import smtplib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from replicator.config import Address, Config, ListenConfig, default_config
-from replicator.users import add_user, delete_user, set_password
+from replicator.users import add_user, delete_user, rename_user, set_password
 from tests.end_to_end.helpers.in_process import free_ports, running
 
 
@@ -92,15 +92,17 @@ async def test_node_follows_a_passwd_file_that_comes_late_and_goes(
     assert f"users read users=1 file={path}" in [record.getMessage() for record in caplog.records]
 
 
-@pytest.mark.parametrize("change", ["delete", "password"])
-async def test_sessions_end_when_their_user_is_deleted_or_changes_password(tmp_path: Path, change: str) -> None:
+@pytest.mark.parametrize("change", ["delete", "password", "rename"])
+async def test_sessions_end_when_their_user_goes_or_changes_name_or_password(tmp_path: Path, change: str) -> None:
     config = config_in(tmp_path)
     path = config.users.passwd_file
     for user in ("alice", "bob"):
         add_user(path, user, "secret", scheme="PLAIN")
-    end = partial(delete_user, path, "alice")
+    end: Callable[[], object] = partial(delete_user, path, "alice")
     if change == "password":
         end = partial(set_password, path, "alice", "other", scheme="PLAIN")
+    elif change == "rename":
+        end = partial(rename_user, path, "alice", "alicia")
 
     def sessions() -> None:
         with logged_in(config, "alice") as alice, logged_in(config, "bob") as bob:

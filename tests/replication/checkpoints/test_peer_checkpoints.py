@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -119,7 +120,11 @@ LIES: dict[str, Callable[[Reply], Reply]] = {
 
 @pytest.mark.parametrize("lie", LIES)
 async def test_what_does_not_come_by_checkpoints_is_compared(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, lie: str
+    tmp_path: Path,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    lie: str,
 ) -> None:
     asked = watch(monkeypatch, lambda said, reply: LIES[lie](reply) if isinstance(said, FetchCheckpoints) else reply)
     async with cluster(tmp_path, autojump_clock, 2, copies=1, start=["dc1"]) as nodes:
@@ -134,6 +139,12 @@ async def test_what_does_not_come_by_checkpoints_is_compared(
         assert asked[SyncMailbox]
         assert await nodes["dc2"].bodies() == {1: "a", 2: "b", 3: "c"}
         assert await nodes["dc2"].bodies(user="bob") == {1: "hers"}
+    told = [text for text in caplog.messages if "checkpoints from dc1 cannot be used" in text]
+    assert all(
+        "; run `replicator check` there, whose database may be damaged; the first reason: " in text for text in told
+    )
+    if lie == "damaged":
+        assert re.search(r"a mailbox of \w+: damaged: its checksum is wrong$", told[0])
 
 
 async def test_peer_of_an_earlier_version_is_not_asked(

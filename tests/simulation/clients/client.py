@@ -187,7 +187,8 @@ class Client:
 
     async def _save(self, node: Node, view: MailboxView) -> str:
         mails = [self._new_mail() for _ in range(self._dice.choice((1, 1, 1, 1, 2, 4)))]
-        if self._dice.random() < 0.15:
+        # A liar may say in HELLO that it cannot keep UIDs, which is believed while the link lasts.
+        if self._dice.random() < 0.15 and self._world.plan.deception is None:
             mails = [replace(mail, uid=max(1, view.uidnext + self._dice.randint(-2, 6))) for mail in mails]
         hashes = [self._ledger.asks_to_save(mail.body) for mail in mails if isinstance(mail.body, bytes)]
         saved = await node.mail.save_all(self._folder(view), mails)
@@ -209,7 +210,8 @@ class Client:
         uidnext = max(1, view.uidnext + self._dice.randint(-1, 5))
         modseq = max(0, view.highestmodseq + self._dice.randint(-1, 50))
         await node.mail.raise_numbers(self._folder(view), uidnext, modseq)
-        if self._hears_answer(node) and node.store.views._views.get(view.mailbox_id) is view:
+        is_shown = self._hears_answer(node) and node.store.views._views.get(view.mailbox_id) is view
+        if is_shown and self._world.plan.deception is None:  # else the master may have been asked for something else
             assert view.uidnext >= uidnext, "UIDNEXT was not raised"
             assert view.highestmodseq >= modseq, "HIGHESTMODSEQ was not raised"
         return f"raises numbers of {view.mailbox_id.hex()[:4]} to {uidnext} and {modseq}"

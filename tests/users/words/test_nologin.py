@@ -141,9 +141,9 @@ def test_accounts_tell_what_the_lines_say(file: Path) -> None:
         stream.write("carol:*:cluster=east:::::nologin quota_messages=7\n")
     found = list_accounts(file, QuotaLimits(messages=10))
     assert found == [
-        Account("alice", False, True, None, 10, None, str(file)),  # noqa: FBT003 - as the fields stand
-        Account("bob", False, True, 1 << 30, 10, None, str(file)),  # noqa: FBT003
-        Account("carol", True, False, None, 7, "east", str(file)),  # noqa: FBT003
+        Account("alice", "alice", False, True, None, 10, None, str(file)),  # noqa: FBT003 - as the fields stand
+        Account("bob", "bob", False, True, 1 << 30, 10, None, str(file)),  # noqa: FBT003
+        Account("carol", "carol", True, False, None, 7, "east", str(file)),  # noqa: FBT003
     ]
     assert find_account(file, "Bob+x@Example.org", QuotaLimits(messages=10)) == found[1]
     assert find_account(file, "eve", QuotaLimits()) is None

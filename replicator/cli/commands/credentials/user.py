@@ -7,40 +7,29 @@ which must run; passwords are hashed here, so that they go nowhere.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Protocol
 
 import click
 from rich.markup import escape
 
 from replicator.cli.api.client import USERS_AT_ONCE, NodeClient
 from replicator.cli.commands.credentials.passwords import first_line
+from replicator.cli.commands.credentials.user_places import ClusterPlace, passwd_file_errors, user_place
 from replicator.cli.group import HelpfulGroup
 from replicator.cli.output import console, counted, echo, echo_json, json_option, size, table
-from replicator.cli.target import CommandError, NodeUrl, config_argument, url_of_config
-from replicator.config import QuotaConfig, UserSource, user_server
+from replicator.cli.target import CommandError, config_argument, url_of_config
+from replicator.config import user_server
 from replicator.users import (
     DEFAULT_SCHEME,
     NEW_SCHEMES,
     Account,
     AllowedNets,
-    PasswdFileError,
-    QuotaLimits,
-    add_user,
-    delete_user,
-    find_account,
     folded,
-    list_accounts,
-    list_users,
-    new_line,
     parse_nets,
-    set_disabled,
-    set_password,
     valid_lines,
 )
+from replicator.users.passwd_file.line import mail_user_in
 
 config_option = click.option(
     "--config", "config_file", required=True, type=click.Path(path_type=Path), help="A node's configuration."
@@ -69,124 +58,9 @@ masters_option = click.option(
 )
 
 
-class UserPlace(Protocol):
-    """The place of a node's users. Every method raises CommandError."""
-
-    name: str
-
-    def add(self, user: str, password: str, scheme: str, nets: AllowedNets | None) -> None:
-        """Add a user, who may log in from these networks only; None: from everywhere."""
-        ...
-
-    def set_password(self, user: str, password: str, scheme: str) -> None:
-        """Set a user's password."""
-        ...
-
-    def set_disabled(self, user: str, *, disabled: bool) -> None:
-        """Disable a user, or let the user log in again."""
-        ...
-
-    def delete(self, user: str) -> None:
-        """Remove a user, whose mail stays."""
-        ...
-
-    def names(self) -> list[str]:
-        """Return the users' names."""
-        ...
-
-    def accounts(self) -> list[Account]:
-        """Return the users, and what their lines say."""
-        ...
-
-    def account(self, name: str) -> Account:
-        """Return a user by a name or an address."""
-        ...
-
-
-class _File:
-    """The users of a passwd-file."""
-
-    def __init__(self, path: Path, quota: QuotaConfig) -> None:
-        self.name = str(path)
-        self._path = path
-        self._quota = QuotaLimits(quota.storage_bytes, quota.messages)
-
-    def add(self, user: str, password: str, scheme: str, nets: AllowedNets | None) -> None:
-        with _errors():
-            add_user(self._path, user, password, scheme=scheme, nets=nets)
-
-    def set_password(self, user: str, password: str, scheme: str) -> None:
-        with _errors():
-            set_password(self._path, user, password, scheme=scheme)
-
-    def set_disabled(self, user: str, *, disabled: bool) -> None:
-        with _errors():
-            set_disabled(self._path, user, disabled=disabled)
-
-    def delete(self, user: str) -> None:
-        with _errors():
-            delete_user(self._path, user)
-
-    def names(self) -> list[str]:
-        with _errors():
-            return list_users(self._path)
-
-    def accounts(self) -> list[Account]:
-        with _errors():
-            return list_accounts(self._path, self._quota)
-
-    def account(self, name: str) -> Account:
-        with _errors():
-            found = find_account(self._path, name, self._quota)
-        if found is None:
-            raise CommandError(f"{self._path}: there is no user {folded(name)!r}, nor one by a part of this name")
-        return found
-
-
-class _Cluster:
-    """The users of a node's cluster."""
-
-    def __init__(self, url: NodeUrl) -> None:
-        self.name = f"cluster of {url.name}"
-        self.url = url
-
-    def add(self, user: str, password: str, scheme: str, nets: AllowedNets | None) -> None:
-        with _errors():
-            line = new_line(user, password, scheme, nets)
-        with NodeClient(self.url) as client:
-            client.add_users([line])
-            _tell_of_mail(client, user)
-
-    def set_password(self, user: str, password: str, scheme: str) -> None:
-        with _errors():
-            _, _, hashed = new_line(user, password, scheme).partition(":")
-        with NodeClient(self.url) as client:
-            client.set_password(user, hashed)
-
-    def set_disabled(self, user: str, *, disabled: bool) -> None:
-        with NodeClient(self.url) as client:
-            client.set_disabled(user, disabled=disabled)
-
-    def delete(self, user: str) -> None:
-        with NodeClient(self.url) as client:
-            client.delete_user(user)
-
-    def names(self) -> list[str]:
-        with NodeClient(self.url) as client:
-            return client.users()
-
-    def accounts(self) -> list[Account]:
-        with NodeClient(self.url) as client:
-            return client.accounts()
-
-    def account(self, name: str) -> Account:
-        with NodeClient(self.url) as client:
-            return client.account(name)
-
-
 @click.group(cls=HelpfulGroup)
 def user() -> None:
-    """Add, list, show, disable and delete users, and set passwords.
+    """Add, list, show, rename, disable and delete users, and set passwords.
 
     The command asks for a password; without a terminal, it reads the first line of standard input. Users are those of
     the node's passwd-file, or with `source = "cluster"` in [users] those of all nodes of the cluster; then the node
@@ -208,7 +82,7 @@ def user() -> None:
 @masters_option
 def user_add(name: str, config_file: Path, scheme: str, nets: AllowedNets | None, *, is_of_masters: bool) -> None:
     """Add USER. Names are stored in lower case."""
-    place = _place(config_file, is_of_masters=is_of_masters)
+    place = user_place(config_file, is_of_masters=is_of_masters)
     place.add(name, _new_password(), scheme, nets)
     click.echo(f"{place.name}: user {folded(name)} added", err=True)
 
@@ -220,7 +94,7 @@ def user_add(name: str, config_file: Path, scheme: str, nets: AllowedNets | None
 @masters_option
 def user_passwd(name: str, config_file: Path, scheme: str, *, is_of_masters: bool) -> None:
     """Set a new password for USER. Open IMAP sessions end at their next command, in IDLE within half a minute."""
-    place = _place(config_file, is_of_masters=is_of_masters)
+    place = user_place(config_file, is_of_masters=is_of_masters)
     place.set_password(name, _new_password(), scheme)
     click.echo(f"{place.name}: password of {folded(name)} set", err=True)
 
@@ -235,7 +109,7 @@ def user_disable(name: str, config_file: Path, *, is_of_masters: bool) -> None:
     Open IMAP sessions end at their next command, in IDLE within half a minute. A new password does not change this:
     `user enable` does.
     """
-    place = _place(config_file, is_of_masters=is_of_masters)
+    place = user_place(config_file, is_of_masters=is_of_masters)
     place.set_disabled(name, disabled=True)
     click.echo(f"{place.name}: user {folded(name)} disabled; mail is still accepted", err=True)
 
@@ -246,9 +120,27 @@ def user_disable(name: str, config_file: Path, *, is_of_masters: bool) -> None:
 @masters_option
 def user_enable(name: str, config_file: Path, *, is_of_masters: bool) -> None:
     """Let USER log in again, with the same password as before."""
-    place = _place(config_file, is_of_masters=is_of_masters)
+    place = user_place(config_file, is_of_masters=is_of_masters)
     place.set_disabled(name, disabled=False)
     click.echo(f"{place.name}: user {folded(name)} enabled", err=True)
+
+
+@user.command("rename")
+@click.argument("old", metavar="OLD")
+@click.argument("new", metavar="NEW")
+@config_option
+def user_rename(old: str, new: str, config_file: Path) -> None:
+    """Give the user OLD the log-in name NEW, in lower case. Password and mail stay.
+
+    From then on, mail for NEW arrives and mail for OLD is refused, unless an alias says otherwise. The mail is still
+    that of the user OLD: nodes show it by that name, which nobody else can get. Open IMAP sessions end at their next
+    command, in IDLE within half a minute.
+    """
+    place = user_place(config_file)
+    owner = place.rename(old, new)
+    whose = "the mail is that of the name again" if owner == folded(new) else f"the mail stays that of the user {owner}"
+    click.echo(f"{place.name}: user {folded(old)} renamed to {folded(new)}; {whose}", err=True)
+    click.echo(f"mail for {folded(old)} is refused, unless an alias says: {folded(old)} {folded(new)}", err=True)
 
 
 @user.command("delete")
@@ -260,7 +152,7 @@ def user_delete(name: str, config_file: Path, *, is_of_masters: bool) -> None:
 
     Open IMAP sessions end at their next command, in IDLE within half a minute.
     """
-    place = _place(config_file, is_of_masters=is_of_masters)
+    place = user_place(config_file, is_of_masters=is_of_masters)
     place.delete(name)
     click.echo(f"{place.name}: user {folded(name)} deleted", err=True)
 
@@ -272,7 +164,7 @@ def user_delete(name: str, config_file: Path, *, is_of_masters: bool) -> None:
 @masters_option
 def user_list(config_file: Path, *, is_of_masters: bool, is_long: bool, as_json: bool) -> None:
     """List all users, one per line; of a server that knows them, those whom the node has found lately."""
-    place = _place(config_file, is_of_masters=is_of_masters)
+    place = user_place(config_file, is_of_masters=is_of_masters)
     if not is_of_masters:
         _tell_if_some(config_file)
     if is_long:
@@ -299,12 +191,15 @@ def _show(accounts: list[Account], *, as_json: bool) -> None:
     if as_json:
         echo_json([asdict(account) for account in accounts])
         return
-    made = table("Users", "user", "may log in", ">storage", ">messages", "cluster")
+    others = any(one.mail_user != one.user for one in accounts)
+    columns = "may log in", ">storage", ">messages", "cluster"
+    made = table("Users", "user", *(["mail of"] if others else []), *columns)
     for one in accounts:
         may = "no: disabled" if one.disabled else "yes" if one.has_password else "without password"
         storage = "none" if one.storage_limit_bytes is None else size(one.storage_limit_bytes)
         messages = "none" if one.messages_limit is None else str(one.messages_limit)
-        made.add_row(escape(one.user), may, storage, messages, escape(one.cluster or "-"))
+        names = [one.user, *([one.mail_user or "nobody"] if others else [])]
+        made.add_row(*map(escape, names), may, storage, messages, escape(one.cluster or "-"))
     echo(console(), made)
     origins = {one.origin for one in accounts}
     if len(origins) == 1:
@@ -319,7 +214,7 @@ def _show(accounts: list[Account], *, as_json: bool) -> None:
 @masters_option
 def user_show(name: str, config_file: Path, *, is_of_masters: bool, as_json: bool) -> None:
     """Show the user whom NAME, a user's name or address, means, and where the user comes from."""
-    account = _place(config_file, is_of_masters=is_of_masters).account(name)
+    account = user_place(config_file, is_of_masters=is_of_masters).account(name)
     if as_json:
         echo_json(asdict(account))
     else:
@@ -360,14 +255,15 @@ def user_import(file: Path, config_file: Path, *, replace: bool) -> None:
 
     Users who exist already are left as they are and counted. The command can be repeated.
     """
-    place = _place(config_file)
-    if not isinstance(place, _Cluster):
+    place = user_place(config_file)
+    if not isinstance(place, ClusterPlace):
         raise CommandError(f'{config_file}: users come from {place.name}; set `source = "cluster"` in [users] first')
-    with _errors():
+    with passwd_file_errors():
         lines = valid_lines(file)
     with NodeClient(place.url) as client:
         known = set() if replace else set(client.users())
         fresh = [line for user, line in lines.items() if user not in known]
+        fresh.sort(key=lambda line: mail_user_in(line.encode()) is not None)  # who opens others' mail comes after them
         for start in range(0, len(fresh), USERS_AT_ONCE):
             client.add_users(fresh[start : start + USERS_AT_ONCE], replace=replace)
     if kept := sorted(known & lines.keys()):
@@ -379,37 +275,7 @@ def user_import(file: Path, config_file: Path, *, replace: bool) -> None:
     click.echo(f"{place.name}: {counted(len(fresh), 'user')} of {file} {done}", err=True)
 
 
-def _place(config_file: Path, *, is_of_masters: bool = False) -> UserPlace:
-    config = config_argument(config_file)
-    if is_of_masters:
-        if config.users.master_passwd_file is None:
-            raise CommandError(f"{config_file}: name the file of master users in [users]: master_passwd_file")
-        return _File(config.users.master_passwd_file, config.quota)
-    if config.users.source is UserSource.FILE:
-        return _File(config.users.passwd_file, config.quota)
-    return _Cluster(url_of_config(config_file))
-
-
-def _tell_of_mail(client: NodeClient, user: str) -> None:
-    """Say so if a new user gets the mail of a former one."""
-    messages = sum(mailbox.messages for mailbox in client.mailboxes(user))
-    if messages:
-        click.echo(
-            f"{folded(user)} finds {counted(messages, 'message')} of the former user of this name; if that is somebody"
-            f" else's mail, run `replicator user delete` and `replicator user purge`, and add {folded(user)} again",
-            err=True,
-        )
-
-
 def _new_password() -> str:
     if sys.stdin.isatty():
         return str(click.prompt("Password", hide_input=True, confirmation_prompt="Repeat the password", err=True))
     return first_line()
-
-
-@contextmanager
-def _errors() -> Iterator[None]:
-    try:
-        yield
-    except PasswdFileError as error:
-        raise CommandError(str(error)) from error

@@ -1,1 +1,1 @@
-"""Nodes: commands that run them, show their state, and make a running one do something now."""
+"""Nodes: commands that set them up, run them, and make a running one do something now."""

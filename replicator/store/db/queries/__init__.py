@@ -1,7 +1,7 @@
 """Read queries on the database, for the writer's thread and for the readers beside it.
 
-`chain_queries`, `folder_queries`, `message_queries` and `log_queries` have them by what is asked for. Other modules use
-them from here.
+`chain_queries`, `folder_queries`, `message_queries`, `log_queries` and `change_queries` have them by what is asked for.
+Other modules use them from here.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from replicator.store.db.queries.chain_queries import (
     mailbox_keys,
     users,
 )
+from replicator.store.db.queries.change_queries import mailbox_changes, tree_changes
 from replicator.store.db.queries.folder_queries import (
     OF_CLIENTS,
     OWN_UIDVALIDITY,
@@ -113,6 +114,7 @@ __all__ = [
     "log_settled",
     "log_start",
     "log_waiting",
+    "mailbox_changes",
     "mailbox_keys",
     "mailbox_rows",
     "messages",
@@ -121,6 +123,7 @@ __all__ = [
     "rows",
     "shows_whole",
     "subscriptions",
+    "tree_changes",
     "tree_rows",
     "tree_state",
     "uid_of_guid",

@@ -59,6 +59,31 @@ async def test_user_is_disabled_listed_and_enabled(config: Path, invoke: Invoke)
     assert await directory.verify("ann", "first")
 
 
+async def test_user_is_renamed_and_listed_with_the_name_of_the_mail(config: Path, invoke: Invoke) -> None:
+    directory = UserDirectory(config.parent / "users.passwd")
+    for user in ("ann", "bob"):
+        assert invoke("user", "add", user, "--config", config, typed="first\n").exit_code == 0
+    assert "mail of" not in invoke("user", "list", "--long", "--config", config).stdout
+    renamed = invoke("user", "rename", "Ann", "Anna", "--config", config)
+    assert renamed.exit_code == 0, renamed.output
+    assert f"{directory.accounts()[0].origin}: user ann renamed to anna; the mail stays that of the user ann\n" in (
+        renamed.stderr
+    )
+    assert "mail for ann is refused, unless an alias says: ann anna\n" in renamed.stderr
+    login = await directory.verify("anna", "first")
+    assert login
+    assert login.user == "ann"
+    listed = json.loads(invoke("user", "list", "--long", "--json", "--config", config).stdout)
+    assert [(one["user"], one["mail_user"]) for one in listed] == [("anna", "ann"), ("bob", "bob")]
+    assert "mail of" in invoke("user", "list", "--long", "--config", config).stdout
+    assert "mail of" in invoke("user", "show", "anna", "--config", config).stdout
+    refused = invoke("user", "add", "ann", "--config", config, typed="x\n")
+    assert (refused.exit_code, "'ann' is the user whose mail 'anna' opens" in refused.stderr) == (1, True)
+    back = invoke("user", "rename", "anna", "ann", "--config", config)
+    assert (back.exit_code, "the mail is that of the name again" in back.stderr) == (0, True)
+    assert invoke("user", "list", "--config", config).stdout == "ann\nbob\n"
+
+
 async def test_user_logs_in_from_the_networks_of_the_option_only(config: Path, invoke: Invoke) -> None:
     directory = UserDirectory(config.parent / "users.passwd")
     wrong = invoke("user", "add", "ann", "--allow-nets", "192.0.2.0/33", "--config", config, typed="x\n")

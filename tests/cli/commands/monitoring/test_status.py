@@ -229,7 +229,7 @@ def test_nodes_are_asked_at_once(invoke: Invoke) -> None:
 
 
 def test_wait_for_a_silent_node_is_short(served: ServedNode, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replicator.cli.commands.nodes.status.ANSWER_S", 0.2)
+    monkeypatch.setattr("replicator.cli.commands.monitoring.status.ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         result = invoke("status", "--url", url, "--url", served.url)

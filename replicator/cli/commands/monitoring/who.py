@@ -1,4 +1,4 @@
-"""`replicator who` and `replicator kick`: show and end the sessions of mail clients and MTAs at a node."""
+"""`replicator who`: shows the sessions of mail clients and MTAs at a node."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from replicator.cli.api.client import NodeClient
-from replicator.cli.output import ago, console, counted, echo, echo_json, echo_lines, json_option, plain, table
-from replicator.cli.target import CommandError, node_options, one_node
+from replicator.cli.output import ago, console, counted, echo, echo_json, json_option, plain, table
+from replicator.cli.target import node_options, one_node
 from replicator.runtime.sessions import SessionStatus
 
 
@@ -26,54 +26,14 @@ def who(user: str | None, address: str | None, config_file: Path | None, url: st
     The sessions of a user may be at several nodes; ask each. An MTA has no user, and an IMAP client before its login
     neither.
     """
-    _check_user(user)
+    if user == "":
+        raise click.UsageError("USER must not be empty")
     with NodeClient(one_node(config_file, url)) as client:
         found = client.sessions(user, address)
     if as_json:
         echo_json([asdict(session) for session in found])
     else:
         _echo(found)
-
-
-@click.command()
-@click.argument("user", required=False)
-@click.option("--address", help="Only sessions from this IP address or network, such as 192.0.2.0/24.")
-@click.option("--session", help="Only the session with this id, as `replicator who` shows it.")
-@node_options
-@json_option
-def kick(
-    user: str | None,
-    address: str | None,
-    session: str | None,
-    config_file: Path | None,
-    url: str | None,
-    *,
-    as_json: bool,
-) -> None:
-    """End sessions at a node: all of USER, or those with this address or id; with more than one of these, what has all.
-
-    IMAP clients are told BYE at once, MTAs 421 after the message that they are sending. Whoever is ended may connect
-    again: `replicator user disable` keeps a user out. The command fails if there is no such session.
-    """
-    _check_user(user)
-    if user is None and address is None and session is None:
-        raise click.UsageError("name whose sessions to end: USER, --address or --session")
-    with NodeClient(one_node(config_file, url)) as client:
-        ended = client.end_sessions(user, address, session)
-    if not ended:
-        raise CommandError("there is no such session at this node; `replicator who` shows all")
-    if as_json:
-        echo_json([asdict(one) for one in ended])
-        return
-    echo_lines(
-        f"ended {one.id}: {one.protocol} of {one.user or 'nobody'} from {one.address or 'this machine'}"
-        for one in ended
-    )
-
-
-def _check_user(user: str | None) -> None:
-    if user == "":
-        raise click.UsageError("USER must not be empty")
 
 
 def _echo(sessions: Sequence[SessionStatus]) -> None:

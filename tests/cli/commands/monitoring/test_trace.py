@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from replicator.cli.commands.nodes.trace import line_of
+from replicator.cli.commands.monitoring.trace import line_of
 from replicator.tracing.traced import TracedCommand, TracedPlace
 
 

@@ -1,0 +1,1 @@
+"""Monitoring: commands that look at running nodes, and change nothing."""

@@ -1,0 +1,122 @@
+"""The connection to the other side of a sync: items in both directions, with deadlines."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TypeVar
+
+import trio
+
+from replicator.dsync.errors import DsyncError, PeerGoneError
+from replicator.dsync.wire.items import Item
+from replicator.dsync.wire.reader import Event, Mark, Reader
+from replicator.dsync.wire.streams import StreamEncoder
+from replicator.dsync.wire.writer import END_OF_LIST, END_OF_TEXT, hello, line_of
+
+RECEIVE_BYTES = 16 << 10
+"""Bytes read at once: some hundred records, after which others have their turn."""
+
+SEND_BYTES = 64 << 10
+IDLE_S = 600.0
+"""Seconds for which a peer may send nothing, or read nothing, as in Dovecot."""
+
+T = TypeVar("T", bound=Item)
+
+
+class Peer:
+    """The other side. Raises PeerGoneError if it leaves or falls silent, DsyncError if it breaks the protocol."""
+
+    def __init__(self, stream: trio.abc.Stream, received: bytes = b"") -> None:
+        """`received`: bytes of the conversation that have arrived already."""
+        self._stream = stream
+        self._reader = Reader()
+        self._reader.receive(received)
+        self._output = bytearray()
+
+    async def greet(self) -> None:
+        """Send the hello of this side."""
+        await self._send(hello())
+
+    # ---- receiving
+
+    async def next(self) -> Event:
+        """Return what comes next, after sending all that waits to be sent."""
+        while (event := self._reader.next()) is None:
+            await self.flush()
+            try:
+                with trio.fail_after(IDLE_S):
+                    data = await self._stream.receive_some(RECEIVE_BYTES)
+            except (trio.BrokenResourceError, trio.TooSlowError) as error:
+                raise PeerGoneError("the peer has left, or is silent") from error
+            if not data:
+                raise PeerGoneError("the peer has left")
+            self._reader.receive(bytes(data))
+        return event
+
+    async def one(self, kind: type[T]) -> T:
+        """Return the next item, which must be of this kind."""
+        event = await self.next()
+        if not isinstance(event, kind):
+            raise _unexpected(event, kind)
+        return event
+
+    async def one_or_end(self, kind: type[T]) -> T | None:
+        """Return the next item of a list of this kind; None at its end."""
+        event = await self.next()
+        if event is Mark.END_OF_LIST:
+            return None
+        if not isinstance(event, kind):
+            raise _unexpected(event, kind)
+        return event
+
+    async def all(self, kind: type[T], most: int) -> list[T]:
+        """Return the items of a list of this kind, which may have so many."""
+        found = list[T]()
+        while (item := await self.one_or_end(kind)) is not None:
+            found.append(item)
+            if len(found) > most:
+                raise DsyncError(f"the peer sent more than {most} items of the kind {kind.__name__}")
+        return found
+
+    async def text(self) -> AsyncIterator[bytes]:
+        """Yield the pieces of the text that follows an item."""
+        while isinstance(event := await self.next(), bytes):
+            yield event
+
+    # ---- sending
+
+    async def send(self, item: Item) -> None:
+        """Send an item, soon."""
+        await self._send(line_of(item))
+
+    async def end_list(self) -> None:
+        """End a list of items."""
+        await self._send(END_OF_LIST)
+
+    async def send_text(self, pieces: AsyncIterator[bytes]) -> None:
+        """Send the text that belongs to the last item."""
+        encoder = StreamEncoder()
+        async for piece in pieces:
+            await self._send(encoder.encode(piece))
+        await self._send(END_OF_TEXT)
+
+    async def flush(self) -> None:
+        """Send what waits."""
+        if not self._output:
+            return
+        output, self._output = bytes(self._output), bytearray()
+        try:
+            with trio.fail_after(IDLE_S):
+                await self._stream.send_all(output)
+        except (trio.BrokenResourceError, trio.TooSlowError) as error:
+            raise PeerGoneError("the peer has left, or does not read") from error
+
+    async def _send(self, data: bytes) -> None:
+        self._output += data
+        if len(self._output) >= SEND_BYTES:
+            await self.flush()
+
+
+def _unexpected(event: Event, kind: type[object]) -> DsyncError:
+    found = event.name if isinstance(event, Mark) else type(event).__name__
+    return DsyncError(f"the peer sent {found} where {kind.__name__} was due")

@@ -1,0 +1,186 @@
+"""A whole sync, seen from the remote side: hello, what is wanted, folders, mailboxes, end."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from dataclasses import replace
+
+from replicator.dsync.conversation.mailbox_sync import Direction, MailboxSync, states_by_id
+from replicator.dsync.conversation.peer import Peer
+from replicator.dsync.errors import DsyncError
+from replicator.dsync.replica import Replica, ReplicaMailbox
+from replicator.dsync.rules.selection import check_options, selected
+from replicator.dsync.rules.tree import Adopt, Step, Tree, merging_steps, replacing_steps
+from replicator.dsync.wire.items import Deletions, Finish, Handshake, Mailbox, MailboxState, TreeNode
+from replicator.dsync.wire.reader import Mark
+from replicator.errors import MailError
+
+log = logging.getLogger(__name__)
+
+FOLDERS_MAX = 100_000
+TEMPORARY = 1
+"""Dovecot's number of errors that are gone later (MAIL_ERROR_TEMP)."""
+
+NOT_POSSIBLE = 3
+"""Dovecot's number of errors that stay (MAIL_ERROR_NOTPOSSIBLE)."""
+
+SETTLED_MAX = 100_000
+"""Mailboxes of which it is remembered that they are equal: 30 MB."""
+
+STATEFUL = "s"
+CHANGED = "c"
+
+
+class Settled:
+    """Mailboxes of which a sync has shown that both sides are equal, and the numbers that both sides had then.
+
+    Equal numbers alone do not show it: both sides may have got a mail each. Kept in memory: it saves work, no more.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: OrderedDict[tuple[str, bytes], tuple[Mailbox, Mailbox]] = OrderedDict()
+
+    def has(self, hostname: str, own: Mailbox, theirs: Mailbox) -> bool:
+        """Return True if nothing has changed since the mailbox was equal on both sides, and the numbers are equal."""
+        known = self._numbers.get((hostname, own.mailbox_id))
+        return known is not None and own.equals(theirs) and known[0].equals(own) and known[1].equals(theirs)
+
+    def note(self, hostname: str, own: Mailbox, theirs: Mailbox) -> None:
+        """Note that a mailbox was found equal."""
+        own = replace(own, first_recent_uid=theirs.first_recent_uid)
+        self._numbers[hostname, own.mailbox_id] = own, theirs
+        self._numbers.move_to_end((hostname, own.mailbox_id))
+        if len(self._numbers) > SETTLED_MAX:
+            self._numbers.popitem(last=False)
+
+
+class Session:
+    """The conversation with one master about one user's mail."""
+
+    def __init__(self, peer: Peer, replica: Replica, hostname: str, settled: Settled) -> None:
+        """`hostname`: this side's. The side with the smaller one locks the user, so it is one that is greater."""
+        self._peer = peer
+        self._replica = replica
+        self._hostname = hostname
+        self._settled = settled
+        self._wish = Handshake("")
+        self._states = states_by_id(())
+        self._full_resync = False
+        self._adoptions: dict[bytes, Adopt] = {}  # by ids of the master's; a Dovecot with Maildirs takes ours instead
+
+    async def run(self) -> None:
+        """Sync, and tell the master how that went. Raises PeerGoneError, and DsyncError that the master was told of."""
+        try:
+            await self._run()
+        except DsyncError as error:
+            await self._finish(Finish(str(error), NOT_POSSIBLE))
+            raise
+        except MailError as error:
+            await self._finish(Finish(str(error), TEMPORARY))
+            raise
+
+    async def _run(self) -> None:
+        await self._peer.greet()
+        await self._peer.send(Handshake(self._hostname))
+        self._wish = await self._peer.one(Handshake)
+        check_options(self._wish)
+        if self._wish.sync_type == STATEFUL:
+            self._states = states_by_id(await self._peer.all(MailboxState, FOLDERS_MAX))
+        await self._sync_folders()
+        while (event := await self._peer.next()) is not Mark.END_OF_LIST:
+            if not isinstance(event, Mailbox):
+                raise DsyncError("the peer sent something else than a mailbox's numbers")
+            await self._sync_mailbox(event)
+        await self._finish(Finish(full_resync=self._full_resync))
+
+    @property
+    def _direction(self) -> Direction:
+        if self._wish.backup_send:
+            return Direction.THERE
+        if self._wish.backup_recv:
+            return Direction.HERE if self._wish.no_backup_overwrite else Direction.BACKUP_HERE
+        return Direction.BOTH
+
+    async def _finish(self, end: Finish) -> None:
+        await self._peer.send(end)
+        await self._peer.flush()
+
+    async def _sync_folders(self) -> None:
+        """Take over the master's folders, then tell it this side's, with all that had to be created on the way."""
+        nodes = await self._peer.all(TreeNode, FOLDERS_MAX)
+        peer = Tree({node.name: node for node in nodes}, await self._peer.one(Deletions))
+        if self._direction is not Direction.THERE:
+            own = await self._tree(peer)
+            for step in (replacing_steps if self._direction is Direction.BACKUP_HERE else merging_steps)(own, peer):
+                if isinstance(step, Adopt):
+                    self._adoptions[step.mailbox_id] = step
+                else:
+                    await self._carry_out(step)
+        own = await self._tree(peer)
+        for node in sorted(own.nodes.values(), key=lambda node: node.name):
+            await self._peer.send(node)
+        await self._peer.end_list()
+        await self._peer.send(own.deletions)
+
+    async def _tree(self, peer: Tree) -> Tree:
+        return selected(await self._replica.tree(), self._wish, peer.deletions.separator)
+
+    async def _carry_out(self, step: Step) -> None:
+        try:
+            await self._replica.carry_out(step)
+        except MailError as error:  # the folder's mail is not synced then, and the next sync tries again
+            log.warning("a folder stays different: %s: %s", step, error)
+
+    async def _sync_mailbox(self, theirs: Mailbox) -> None:
+        state = self._states.get(theirs.mailbox_id)
+        if theirs.mailbox_id in self._adoptions:
+            await self._carry_out(self._adoptions[theirs.mailbox_id])
+        async with self._replica.mailbox(theirs.mailbox_id, self._wish.hostname) as box:
+            own = await _numbers(box, theirs) if box is not None else None
+            if box is None or own is None or _is_stale(own, theirs, state):
+                self._full_resync = True
+                await self._peer.send(Mailbox.lacking(theirs.mailbox_id))
+                return
+            is_settled = self._wish.sync_type == CHANGED and self._settled.has(self._wish.hostname, own, theirs)
+            if not is_settled and own.equals(theirs):
+                own = replace(
+                    own, first_recent_uid=0
+                )  # to differ: equal numbers alone do not show that mails are equal
+            await self._peer.send(own)
+            if is_settled:
+                return
+            sync = MailboxSync(self._peer, box, own, theirs, _in_force(state))
+            if not await sync.run(self._direction):
+                self._settled.note(self._wish.hostname, own, theirs)
+
+
+async def _numbers(box: ReplicaMailbox, theirs: Mailbox) -> Mailbox:
+    """Return the numbers to tell, after taking over the UIDVALIDITY of the master's for a mailbox that is still empty.
+
+    Else the master is to take over this side's. It does if this side has more mails, so their number is raised: it
+    serves nothing else then. The lowest UID that is recent is the master's own, which no other server needs to know.
+    """
+    own = await box.numbers()
+    if own.uidvalidity != theirs.uidvalidity and own.uidnext == 1:
+        await box.take_uidvalidity(theirs.uidvalidity)
+        own = await box.numbers()
+    if own.uidvalidity != theirs.uidvalidity:
+        own = replace(own, messages=max(own.messages, theirs.messages + 1))
+    return replace(own, first_recent_uid=min(theirs.first_recent_uid, own.uidnext))
+
+
+def _is_stale(own: Mailbox, theirs: Mailbox, state: MailboxState | None) -> bool:
+    """Return True if this side is older than the state that the master remembers, or is another mailbox."""
+    if state is None or state.last_common_uid == 0:
+        return False
+    return (
+        own.uidvalidity != theirs.uidvalidity
+        or own.uidnext < state.last_common_uid
+        or own.highestmodseq < state.last_common_modseq
+    )
+
+
+def _in_force(state: MailboxState | None) -> MailboxState | None:
+    """Return the state that limits what is compared; None if it says nothing, as of a mailbox that was skipped."""
+    return state if state is not None and (state.last_common_uid or state.last_common_modseq) else None

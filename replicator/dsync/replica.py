@@ -1,0 +1,111 @@
+"""The mail of one user, as dsync needs it.
+
+Mails have GUIDs of 16 bytes, which stay with them when they get other UIDs. Every change of a mailbox gets a MODSEQ
+above all that the mailbox has had. Errors are those of `replicator.errors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from replicator.dsync.rules.tree import Step, Tree
+from replicator.dsync.wire.items import Mailbox
+
+NO_FLAGS: frozenset[str] = frozenset()
+
+
+class StoredMail(NamedTuple):
+    """A mail of a mailbox."""
+
+    uid: int
+    guid: bytes
+    modseq: int
+    flags: frozenset[str]
+    received_s: int
+    saved_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlagChanges:
+    """Flags of a mail that users have set and cleared since a MODSEQ."""
+
+    added: frozenset[str] = NO_FLAGS
+    removed: frozenset[str] = NO_FLAGS
+
+
+@dataclass(frozen=True, slots=True)
+class SavedAs:
+    """Properties of a mail to be saved. `uid` is at or above UIDNEXT."""
+
+    uid: int
+    guid: bytes
+    flags: frozenset[str]
+    received_s: int
+    saved_s: int
+
+
+class ReplicaMailbox(Protocol):
+    """One mailbox."""
+
+    async def numbers(self) -> Mailbox:
+        """Return the mailbox's numbers."""
+        ...
+
+    async def mails(self) -> Sequence[StoredMail]:
+        """Return all mails, ascending by UID."""
+        ...
+
+    async def expunged(self, since: int) -> Mapping[int, bytes]:
+        """Return the GUIDs of mails expunged above a MODSEQ, by UID, as far as they are known."""
+        ...
+
+    async def flag_changes(self, since: int) -> Mapping[int, FlagChanges]:
+        """Return by UID what users have changed above a MODSEQ, as far as it is known, without changes by a sync."""
+        ...
+
+    async def text(self, mail: StoredMail) -> AsyncIterator[bytes] | None:
+        """Return the text of a mail in pieces; None if it has been expunged."""
+        ...
+
+    async def save(self, mail: SavedAs, text: AsyncIterator[bytes]) -> None:
+        """Save a mail with this UID. Nothing is saved if the text raises an error."""
+        ...
+
+    async def move(self, uids: Mapping[int, int]) -> None:
+        """Give mails other UIDs at or above UIDNEXT: values, ascending, for keys."""
+        ...
+
+    async def expunge(self, uids: Sequence[int]) -> None:
+        """Expunge the mails that exist."""
+        ...
+
+    async def set_flags(self, flags: Mapping[int, frozenset[str]]) -> None:
+        """Give mails exactly these flags, by UID."""
+        ...
+
+    async def take_uidvalidity(self, uidvalidity: int) -> None:
+        """Change the UIDVALIDITY of a mailbox that has never had mail."""
+        ...
+
+    async def raise_numbers(self, *, uidnext: int, highestmodseq: int) -> None:
+        """Raise UIDNEXT and HIGHESTMODSEQ to these numbers, at least."""
+        ...
+
+
+class Replica(Protocol):
+    """All mail of one user."""
+
+    async def tree(self) -> Tree:
+        """Return the folders, and what is known of deleted ones."""
+        ...
+
+    async def carry_out(self, step: Step) -> None:
+        """Make a change in the tree."""
+        ...
+
+    def mailbox(self, mailbox_id: bytes, peer: str, /) -> AbstractAsyncContextManager[ReplicaMailbox | None]:
+        """Hold a mailbox during its sync with a peer of this name; None if it is not here."""
+        ...

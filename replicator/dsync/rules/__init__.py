@@ -1,0 +1,1 @@
+"""Decisions of a sync, as pure functions. Each side decides alone, by what both know, and both decide alike."""

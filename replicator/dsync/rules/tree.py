@@ -1,0 +1,194 @@
+"""Folders: which ones this side deletes, renames, creates and subscribes to, so that both sides have the same.
+
+A folder is known by the id of its mailbox, whatever its name. Times are in seconds; where a side has none, it is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha1
+from typing import TypeAlias
+
+from replicator.dsync.wire.items import Deletions, TreeNode
+
+Name: TypeAlias = tuple[str, ...]
+"""Levels of a folder's name."""
+
+INBOX: Name = ("INBOX",)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Folders of one side, and what it remembers of those that were deleted."""
+
+    nodes: Mapping[Name, TreeNode]
+    deletions: Deletions
+
+    def boxes(self) -> dict[bytes, TreeNode]:
+        """Return the nodes that have a mailbox, by its id."""
+        return {node.mailbox_id: node for node in self.nodes.values() if node.mailbox_id is not None}
+
+    def renamed_s(self, name: Name) -> int:
+        """Return when a folder, or one above it, was renamed last."""
+        above = (self.nodes.get(name[:levels]) for levels in range(1, len(name) + 1))
+        return max((node.renamed_s for node in above if node is not None), default=0)
+
+    def subscription(self, name: Name) -> tuple[int, bool]:
+        """Return when a subscription was changed last, and whether there is one. The greater of two sides' wins."""
+        node = self.nodes.get(name)
+        changed_s = node.subscription_s if node is not None else 0
+        if node is not None and node.subscribed:
+            return changed_s, True
+        return max(changed_s, self.deletions.unsubscribed.get(name_hash(name, self.deletions.separator), 0)), False
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """A folder to delete with its mail; those below it stay."""
+
+    name: Name
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """A folder to rename, with all below it."""
+
+    old: Name
+    new: Name
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """A folder to create for a mailbox of the peer's."""
+
+    name: Name
+    mailbox_id: bytes
+    uidvalidity: int
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """A folder whose mailbox is to get the id and UIDVALIDITY of the peer's; its mail stays. `uidnext`: the peer's."""
+
+    name: Name
+    mailbox_id: bytes
+    uidvalidity: int
+    uidnext: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """A subscription to set or clear."""
+
+    name: Name
+    subscribed: bool
+
+
+Step: TypeAlias = Delete | Rename | Create | Adopt | Subscribe
+
+
+def name_hash(name: Name, separator: str) -> bytes:
+    """Return the 16 bytes by which deletions call a name."""
+    return sha1(separator.join(name).encode(errors="surrogateescape"), usedforsecurity=False).digest()[:16]
+
+
+def merging_steps(own: Tree, peer: Tree) -> Iterator[Step]:
+    """Yield the changes on this side by which both trees become one, in their order."""
+    yield from _deletions(own, peer)
+    gone = peer.deletions.mailboxes.keys() | own.deletions.mailboxes.keys()
+    ours = {one: node.name for one, node in own.boxes().items() if one not in gone or node.name == INBOX}
+    theirs = {one: node for one, node in peer.boxes().items() if one not in gone or node.name == INBOX}
+    targets = {one: _name_of(name, theirs.get(one), own, peer) for one, name in ours.items()}
+    yield from _renames(ours, targets)
+    yield from _creations({name: one for one, name in targets.items()}, theirs, ours)
+    yield from _subscriptions(own, peer)
+
+
+def replacing_steps(own: Tree, peer: Tree) -> Iterator[Step]:
+    """Yield the changes on this side by which its tree becomes the peer's, which is the source of a backup."""
+    theirs = peer.boxes()
+    ours = dict[bytes, Name]()
+    for one, node in own.boxes().items():
+        source = theirs.get(one)
+        if node.name == INBOX:
+            ours[one] = node.name
+        elif source is None or source.uidvalidity != node.uidvalidity or node.uidnext > source.uidnext:
+            yield Delete(node.name)
+        else:
+            ours[one] = node.name
+    targets = {one: INBOX if name == INBOX else theirs[one].name for one, name in ours.items()}
+    yield from _renames(ours, targets)
+    inbox = {node.name: one for one, node in own.boxes().items() if node.name == INBOX}
+    for one, node in theirs.items():
+        if one not in ours and node.name in inbox:
+            yield Adopt(node.name, one, node.uidvalidity, node.uidnext)
+        elif one not in ours:
+            yield Create(node.name, one, node.uidvalidity)
+    for name in own.nodes.keys() | peer.nodes.keys():
+        wanted = peer.subscription(name)[1]
+        if own.subscription(name)[1] != wanted:
+            yield Subscribe(name, wanted)
+
+
+def _deletions(own: Tree, peer: Tree) -> Iterator[Step]:
+    for one, node in own.boxes().items():
+        if one in peer.deletions.mailboxes and node.name != INBOX:
+            yield Delete(node.name)
+
+
+def _name_of(name: Name, other: TreeNode | None, own: Tree, peer: Tree) -> Name:
+    """Return the name that a mailbox has after the sync: the one that it was given last."""
+    if other is None or INBOX in (name, other.name):
+        return name
+    return max((own.renamed_s(name), name), (peer.renamed_s(other.name), other.name))[1]
+
+
+def _renames(names: Mapping[bytes, Name], targets: Mapping[bytes, Name]) -> Iterator[Rename]:
+    """Yield renames after which each mailbox has its name, those of upper levels first.
+
+    A folder whose name is needed steps aside. What cannot be reached by a few renames for each folder is left.
+    """
+    now = dict(names)
+
+    def rename(old: Name, new: Name) -> Rename:
+        for one, name in now.items():
+            if name[: len(old)] == old:
+                now[one] = new + name[len(old) :]
+        return Rename(old, new)
+
+    for number in range(3 * len(names)):
+        wrong = [(len(targets[one]), targets[one], one) for one, name in now.items() if name != targets[one]]
+        if not wrong:
+            return
+        _, target, one = min(wrong)
+        aside = (*target[:-1], f"{target[-1]}-{number + 1}")
+        if target in now.values():
+            yield rename(target, aside)
+        elif target[: len(now[one])] == now[one]:
+            yield rename(now[one], aside if len(target) == 1 else (f"{target[0]}-{number + 1}",))
+        else:
+            yield rename(now[one], target)
+
+
+def _creations(
+    taken: Mapping[Name, bytes], theirs: Mapping[bytes, TreeNode], ours: Mapping[bytes, Name]
+) -> Iterator[Step]:
+    """Yield what is to be created. Where both sides have created a folder, the greater id stays, with all mail."""
+    for one, node in theirs.items():
+        if one in ours:
+            continue
+        rival = taken.get(node.name)
+        if rival is None:
+            yield Create(node.name, one, node.uidvalidity)
+        elif rival in theirs:
+            yield Create((*node.name[:-1], f"{node.name[-1]}-{one.hex()[:8]}"), one, node.uidvalidity)
+        elif one > rival:
+            yield Adopt(node.name, one, node.uidvalidity, node.uidnext)
+
+
+def _subscriptions(own: Tree, peer: Tree) -> Iterator[Step]:
+    for name in sorted(own.nodes.keys() | peer.nodes.keys()):
+        ours, theirs = own.subscription(name), peer.subscription(name)
+        if theirs > ours and theirs[1] != ours[1]:
+            yield Subscribe(name, theirs[1])

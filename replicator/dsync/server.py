@@ -1,0 +1,178 @@
+"""Trio adapter of dsync: one task for each connection, which is one sync of one user's mail."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from replicator.config import LimitsConfig
+from replicator.dsync.conversation.peer import Peer
+from replicator.dsync.conversation.session import Session, Settled
+from replicator.dsync.doveadm import Command, DoveadmMachine, Refusal
+from replicator.dsync.errors import DsyncError, PeerGoneError
+from replicator.dsync.replica import Replica
+from replicator.errors import MailError
+from replicator.runtime.addresses import client_address
+from replicator.runtime.environment import wall_clock_ms
+from replicator.runtime.logs.fields import LogFields
+from replicator.runtime.metrics import DoveadmMetrics, RefusalMetrics
+from replicator.runtime.places import Limit, Place, PlaceLimits, Places
+from replicator.runtime.process.loop_watch import doing
+from replicator.runtime.sessions import Facts, Sessions
+
+log = logging.getLogger(__name__)
+
+LOCKED_BY_OTHERS = "zz-"
+"""Begin of this side's name: of two sides, the one with the smaller name locks the user, and Dovecot is to do that."""
+
+COMMAND_S = 30.0
+"""Seconds for a client's password and command."""
+
+SEND_S = 10.0
+"""Seconds for sending an answer to them."""
+
+RECEIVE_BYTES = 4096
+
+
+class Users(Protocol):
+    """The users who have mail here."""
+
+    async def ask(self, name: str) -> str | None:
+        """Return the user's own name; None if there is none. Raises MailError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DsyncServices:
+    """Services of the node for connections.
+
+    `password` returns the one that is right now, or raises OSError. `hostname`: what this side is called in a sync.
+    """
+
+    users: Users
+    replica_of: Callable[[str], Replica]
+    password: Callable[[], Awaitable[bytes]]
+    hostname: str
+    metrics: DoveadmMetrics = field(default_factory=DoveadmMetrics)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    refusals: RefusalMetrics = field(default_factory=RefusalMetrics)
+    sessions: Sessions = field(default_factory=Sessions)
+    clock_ms: Callable[[], int] = wall_clock_ms
+
+
+class DsyncServer:
+    """Serves connections; `serve` is the handler for `trio.serve_listeners`."""
+
+    def __init__(self, services: DsyncServices) -> None:
+        self._services = services
+        self._settled = Settled()
+        most = PlaceLimits(total=Limit(services.limits.doveadm_connections, "doveadm_connections"))
+        self._places = Places(most, partial(services.refusals.refused, "doveadm"))
+
+    async def serve(self, stream: trio.abc.Stream) -> None:
+        """Take part in one sync, and close the connection.
+
+        Safe to cancel: what was saved stays, and the next sync goes on from there.
+        """
+        try:
+            address = client_address(stream)
+            async with stream, self._places.admit(address) as place:
+                if place is not None:
+                    await _Connection(stream, self._services, self._settled, address).serve(place)
+        except (trio.BrokenResourceError, trio.TooSlowError):
+            pass  # the client is gone, or does not read; it tries again
+
+
+class _Connection:
+    def __init__(self, stream: trio.abc.Stream, services: DsyncServices, settled: Settled, address: str) -> None:
+        self._stream = stream
+        self._services = services
+        self._settled = settled
+        self._address = address
+        self._user: str | None = None
+        self._doing: str | None = None
+        self._since_ms = services.clock_ms()
+
+    def _facts(self) -> Facts:
+        return Facts(self._user, self._doing, self._since_ms, None, isinstance(self._stream, trio.SSLStream))
+
+    async def serve(self, place: Place) -> None:
+        """Have a sync begun, and take part in it."""
+        with self._services.sessions.opened("doveadm", self._address, self._facts):
+            begun: bytes | None = None
+            with trio.move_on_after(COMMAND_S):
+                begun = await self._begin()
+            if begun is not None and self._user is not None:
+                doing("doveadm", self._address, "sync")
+                self._doing, self._since_ms = "sync", self._services.clock_ms()
+                with place.busy():
+                    await self._sync(self._user, begun)
+
+    async def _begin(self) -> bytes | None:
+        """Take the client's password and command, which name the user. Return what else it has sent; None to end."""
+        try:
+            machine = DoveadmMachine(await self._services.password())
+        except OSError as error:
+            self._tell("refused", f"the file `password_file` in [doveadm] cannot be read: {error.strerror}")
+            return None
+        command = await self._command(machine)
+        if command is not None:
+            await self._ask(command, machine)
+            await self._flush(machine)
+        if machine.refused is not None:
+            self._tell("refused", machine.refused)
+        return None if machine.closed else machine.rest
+
+    async def _command(self, machine: DoveadmMachine) -> Command | None:
+        """Return what the client wants; None if that was refused, or the client has left."""
+        while (command := machine.advance()) is None:
+            await self._flush(machine)
+            data = b"" if machine.closed else bytes(await self._stream.receive_some(RECEIVE_BYTES))
+            if not data:
+                machine.close()
+                return None
+            machine.receive(data)
+        return command
+
+    async def _ask(self, command: Command, machine: DoveadmMachine) -> None:
+        """Find the user, and answer the command."""
+        try:
+            self._user = await self._services.users.ask(command.user)
+        except MailError as error:
+            machine.refuse(Refusal.TEMPORARY, str(error))
+            return
+        if self._user is None:
+            machine.refuse(Refusal.NO_USER, f"there is no user {command.user[:100]!r}")
+        else:
+            machine.accept()
+
+    async def _sync(self, user: str, received: bytes) -> None:
+        session = Session(
+            Peer(self._stream, received), self._services.replica_of(user), self._services.hostname, self._settled
+        )
+        try:
+            await session.run()
+        except PeerGoneError as error:
+            self._tell("cut", str(error))
+        except (DsyncError, MailError) as error:
+            self._tell("failed", str(error))
+        else:
+            self._tell("done", None)
+
+    async def _flush(self, machine: DoveadmMachine) -> None:
+        output = machine.take_output()
+        if output:
+            with trio.fail_after(SEND_S):
+                await self._stream.send_all(output)
+
+    def _tell(self, result: str, reason: str | None) -> None:
+        """Count and log how a sync has ended."""
+        self._services.metrics.ended(result)
+        fields = {"result": result, "user": self._user, "client": self._address or None, "reason": reason}
+        level = logging.WARNING if result == "failed" else logging.INFO
+        log.log(level, "sync %s", LogFields({name: value for name, value in fields.items() if value is not None}))

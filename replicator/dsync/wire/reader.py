@@ -1,0 +1,127 @@
+"""What a peer sends, without I/O: bytes in; items, ends of lists and pieces of texts out.
+
+Feed it with `receive`, then call `next` until it returns None. The peer's hello comes first, and says how its records
+are read.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from replicator.dsync.errors import DsyncError, PeerGoneError
+from replicator.dsync.wire.items import TYPES, Attribute, Fields, Item, Mail
+from replicator.dsync.wire.keys import CLOSING, KINDS, MAJOR
+from replicator.dsync.wire.streams import StreamDecoder
+from replicator.dsync.wire.values import TAB, decode_record
+
+LINE_BYTES_MAX = 4 << 20
+"""Longest line: one of deletions has 44 bytes for each folder that a user has ever deleted."""
+
+HELLO_LINES_MAX = 100
+"""Lines of a hello: eleven kinds are known."""
+
+
+class Mark(Enum):
+    """What stands between items."""
+
+    END_OF_LIST = auto()
+    END_OF_TEXT = auto()
+
+
+Event = Item | Mark | bytes
+"""An item, a mark, or a piece of a text."""
+
+
+class Reader:
+    """The receiving side of one conversation."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._searched = 0  # bytes of the buffer that have no LF
+        self._names: dict[str, list[str]] | None = None  # by letter, as the peer has announced them
+        self._hello: list[str] = []
+        self._text: StreamDecoder | None = None
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes from the peer."""
+        self._buffer += data
+
+    def next(self) -> Event | None:
+        """Return what comes next; None if it is not here yet. Raises DsyncError, PeerGoneError."""
+        if self._text is not None:
+            return self._next_piece(self._text)
+        while (line := self._next_line()) is not None:
+            event = self._event_of(line)
+            if event is not None:
+                return event
+        return None
+
+    def _next_piece(self, text: StreamDecoder) -> Event | None:
+        if text.rest is None:
+            piece = text.receive(bytes(self._buffer))
+            self._buffer.clear()
+            if piece:
+                return piece
+        if text.rest is None:
+            return None
+        self._buffer[:0] = text.rest
+        self._text = None
+        self._searched = 0
+        return Mark.END_OF_TEXT
+
+    def _next_line(self) -> str | None:
+        end = self._buffer.find(b"\n", self._searched)
+        if end > LINE_BYTES_MAX or (end < 0 and len(self._buffer) > LINE_BYTES_MAX):
+            raise DsyncError(f"the peer sent a line of more than {LINE_BYTES_MAX} bytes")
+        if end < 0:
+            self._searched = len(self._buffer)
+            return None
+        line = self._buffer[:end].decode(errors="surrogateescape")
+        del self._buffer[: end + 1]
+        self._searched = 0
+        return line
+
+    def _event_of(self, line: str) -> Event | None:
+        if self._names is None:
+            self._greet(line)
+            return None
+        if line == ".":
+            return Mark.END_OF_LIST
+        if line == CLOSING:
+            raise PeerGoneError("the peer has given up")
+        letter = line[:1]
+        kind = TYPES.get(letter)
+        if kind is None:
+            return None  # of a later version: the peer knows from our hello that we do not read it
+        if letter not in self._names:
+            raise DsyncError(f"the peer sent a record {letter} that it had not announced")
+        names, values = self._names[letter], decode_record(line[1:])
+        if len(values) > len(names):
+            raise DsyncError(f"the peer sent a record {letter} with more values than it had announced")
+        item: Item = kind.of(Fields(letter, dict(zip(names, values, strict=False))))
+        if isinstance(item, Mail | Attribute) and item.streams:
+            self._text = StreamDecoder()
+        return item
+
+    def _greet(self, line: str) -> None:
+        """Take a line of the peer's hello: version, names of each kind of record, and a dot."""
+        if not self._hello:
+            words = line.split(TAB)
+            if len(words) < 4 or words[:3] != ["VERSION", "dsync", str(MAJOR)]:
+                raise DsyncError(f"the peer speaks {line[:80]!r}, not dsync in version {MAJOR}")
+        elif line == ".":
+            self._names = _announced(self._hello[1:])
+            return
+        self._hello.append(line)
+        if len(self._hello) > HELLO_LINES_MAX:
+            raise DsyncError("the peer's hello does not end")
+
+
+def _announced(lines: list[str]) -> dict[str, list[str]]:
+    """Return the names of each kind of record, by letter. Raises DsyncError if one is missing."""
+    announced = {line[:1]: line[1:].split(TAB) for line in lines if line}
+    for letter in TYPES:
+        missing = [name for name in KINDS[letter].required if name not in announced.get(letter, ())]
+        if letter not in announced or missing:
+            raise DsyncError(f"the peer's hello lacks {', '.join(missing) or 'all'} of records {letter}")
+    return announced

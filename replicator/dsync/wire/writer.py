@@ -1,0 +1,25 @@
+"""What this side sends, as bytes."""
+
+from __future__ import annotations
+
+from replicator.dsync.wire.items import LETTERS, Item
+from replicator.dsync.wire.keys import KINDS, VERSION
+from replicator.dsync.wire.streams import END
+from replicator.dsync.wire.values import TAB, encode_record
+
+END_OF_LIST = b".\n"
+END_OF_TEXT = END
+
+
+def hello() -> bytes:
+    """Return this side's hello: the version, and the names of the values of each kind of record."""
+    lines = [VERSION, *(letter + TAB.join(kind.names) for letter, kind in KINDS.items()), "."]
+    return "".join(line + "\n" for line in lines).encode()
+
+
+def line_of(item: Item) -> bytes:
+    """Return the line of an item."""
+    letter = LETTERS[type(item)]
+    values = item.values()
+    record = encode_record(values.get(name) for name in KINDS[letter].names)
+    return f"{letter}{record}\n".encode(errors="surrogateescape")

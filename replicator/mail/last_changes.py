@@ -1,0 +1,47 @@
+"""What the node remembers of changes, for a server whose mail is synced with the node's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+
+class FolderChange(NamedTuple):
+    """A folder, deleted or not, and when it was created, renamed or deleted last."""
+
+    name: str
+    mailbox_id: bytes
+    uidvalidity: int  # as clients see it
+    uidnext: int
+    deleted: bool
+    changed_ms: int
+
+
+class SubscriptionChange(NamedTuple):
+    """A name that a user subscribes to, or once did, and when that changed last."""
+
+    name: str
+    subscribed: bool
+    changed_ms: int
+
+
+class TreeChanges(NamedTuple):
+    """All of a user's folders and subscriptions."""
+
+    folders: Sequence[FolderChange]
+    subscriptions: Sequence[SubscriptionChange]
+
+
+class FlagChange(NamedTuple):
+    """A flag of a message that was set or cleared, and when."""
+
+    flag: str
+    is_set: bool
+    changed_ms: int
+
+
+class MailboxChanges(NamedTuple):
+    """What was changed in a mailbox, by UID: GUIDs of expunged messages, as far as they are known, and flags."""
+
+    expunged: Mapping[int, bytes]
+    flags: Mapping[int, Sequence[FlagChange]]

@@ -1,0 +1,53 @@
+"""Queries on what the database remembers of changes (`replicator.mail.last_changes`)."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import cast
+
+from replicator.mail.last_changes import FlagChange, FolderChange, MailboxChanges, SubscriptionChange, TreeChanges
+from replicator.store.db.queries.folder_queries import SHOWN_UIDVALIDITY
+from replicator.store.db.rows.message_rows import unpacked_map
+
+COUNTER_BITS = 16
+"""Bits of a stamp's time below its milliseconds (`protocol.values.Stamp`)."""
+
+
+def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:
+    """Return all folders of a user, deleted ones included, and all subscriptions, in the order of their last change.
+
+    A deleted folder that still shows mail counts as one that is not deleted.
+    """
+    folders = connection.execute(
+        f"SELECT f.name, f.mailbox_id, {SHOWN_UIDVALIDITY}, COALESCE(c.uidnext, 1),"
+        f" f.deleted AND COALESCE(c.messages, 0) = 0, f.time >> {COUNTER_BITS}"
+        " FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id WHERE f.user = ?"
+        " ORDER BY f.deleted DESC, f.time, f.sid, f.mailbox_id",
+        (user,),
+    )
+    subscriptions = connection.execute(
+        f"SELECT name, subscribed, time >> {COUNTER_BITS} FROM subscription WHERE user = ? ORDER BY time", (user,)
+    )
+    return TreeChanges(
+        [FolderChange(*row)._replace(deleted=bool(row[4])) for row in folders],
+        [SubscriptionChange(name, bool(subscribed), ms) for name, subscribed, ms in subscriptions],
+    )
+
+
+def mailbox_changes(connection: sqlite3.Connection, mailbox_id: bytes, above: int) -> MailboxChanges:
+    """Return what was changed in a mailbox: of flags, that of messages with a MODSEQ above this one."""
+    gone = connection.execute(
+        "SELECT e.uid, e.guid FROM expunged e WHERE e.mailbox = ?"
+        " AND NOT EXISTS (SELECT 1 FROM by_uid b WHERE b.mailbox = e.mailbox AND b.uid = e.uid)",
+        (mailbox_id,),
+    )
+    expunged = dict(gone.fetchall())
+    query = "SELECT uid, flags FROM by_uid WHERE mailbox = ? AND modseq > ?"
+    with closing(connection.execute(query, (mailbox_id, above))) as rows:
+        return MailboxChanges(expunged, {uid: _flag_changes(flags) for uid, flags in rows})
+
+
+def _flag_changes(packed: object) -> tuple[FlagChange, ...]:
+    flags = cast("dict[str, tuple[int, str, bool]]", unpacked_map(packed, "a message's row"))
+    return tuple(FlagChange(flag, is_set, time >> COUNTER_BITS) for flag, (time, _, is_set) in flags.items())

@@ -1,0 +1,191 @@
+"""A user's mail in memory, as strict as a node: GUIDs are unique in a mailbox, and UIDs only grow."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from replicator.dsync.replica import NO_FLAGS, FlagChanges, SavedAs, StoredMail
+from replicator.dsync.rules.tree import INBOX, Adopt, Create, Delete, Name, Rename, Step, Subscribe, Tree, name_hash
+from replicator.dsync.wire.items import Deletions, Mailbox, TreeNode
+from replicator.errors import FolderExistsError, FolderNotFoundError
+
+
+@dataclass
+class MemoryMailbox:
+    """Mails of one folder, and all that has happened in it. Methods of users have no `async`."""
+
+    mailbox_id: bytes
+    uidvalidity: int
+    uidnext: int = 1
+    highestmodseq: int = 1
+    stored: dict[int, StoredMail] = field(default_factory=dict)
+    texts: dict[bytes, bytes] = field(default_factory=dict)
+    gone: dict[int, tuple[int, bytes]] = field(default_factory=dict)  # MODSEQ and GUID, by UID
+    flag_log: list[tuple[int, int, str, bool]] = field(default_factory=list)  # MODSEQ, UID, flag, set?
+    changes: int = 0
+
+    def next_modseq(self) -> int:
+        self.highestmodseq += 1
+        self.changes += 1
+        return self.highestmodseq
+
+    # ---- what users do
+
+    def append(self, guid: bytes, text: bytes, flags: frozenset[str] = NO_FLAGS, at_s: int = 1_700_000_000) -> int:
+        return self._put(StoredMail(self.uidnext, guid, 0, flags, at_s, at_s), text)
+
+    def flag(self, uid: int, *, added: frozenset[str] = NO_FLAGS, removed: frozenset[str] = NO_FLAGS) -> None:
+        mail, modseq = self.stored[uid], self.next_modseq()
+        self.stored[uid] = mail._replace(flags=(mail.flags | added) - removed, modseq=modseq)
+        self.flag_log += [(modseq, uid, flag, True) for flag in added]
+        self.flag_log += [(modseq, uid, flag, False) for flag in removed]
+
+    def remove(self, uid: int) -> None:
+        mail = self.stored.pop(uid)
+        self.gone[uid] = self.next_modseq(), mail.guid
+
+    # ---- what a sync does
+
+    async def numbers(self) -> Mailbox:
+        return Mailbox(
+            self.mailbox_id, self.uidvalidity, self.uidnext, len(self.stored), self.uidnext, self.highestmodseq
+        )
+
+    async def mails(self) -> Sequence[StoredMail]:
+        return [self.stored[uid] for uid in sorted(self.stored)]
+
+    async def expunged(self, since: int) -> Mapping[int, bytes]:
+        return {uid: guid for uid, (modseq, guid) in self.gone.items() if modseq > since}
+
+    async def flag_changes(self, since: int) -> Mapping[int, FlagChanges]:
+        found: dict[int, FlagChanges] = {}
+        for modseq, uid, flag, is_set in self.flag_log:
+            if modseq > since:
+                before = found.get(uid, FlagChanges())
+                added, removed = before.added - {flag}, before.removed - {flag}
+                one = frozenset({flag})
+                found[uid] = FlagChanges(added | one, removed) if is_set else FlagChanges(added, removed | one)
+        return found
+
+    async def text(self, mail: StoredMail) -> AsyncIterator[bytes] | None:
+        return _pieces(self.texts[mail.guid]) if mail.uid in self.stored else None
+
+    async def save(self, mail: SavedAs, text: AsyncIterator[bytes]) -> None:
+        whole = b"".join([piece async for piece in text])
+        self._put(StoredMail(mail.uid, mail.guid, 0, mail.flags, mail.received_s, mail.saved_s), whole)
+
+    async def move(self, uids: Mapping[int, int]) -> None:
+        for old, new in uids.items():
+            mail = self.stored.pop(old)
+            modseq = self.next_modseq()
+            self.gone[old] = modseq, mail.guid
+            assert new >= self.uidnext
+            self.stored[new], self.uidnext = mail._replace(uid=new, modseq=modseq), new + 1
+
+    async def expunge(self, uids: Sequence[int]) -> None:
+        for uid in uids:
+            self.remove(uid)
+
+    async def set_flags(self, flags: Mapping[int, frozenset[str]]) -> None:
+        for uid, wanted in flags.items():
+            self.stored[uid] = self.stored[uid]._replace(flags=wanted, modseq=self.next_modseq())
+
+    async def take_uidvalidity(self, uidvalidity: int) -> None:
+        assert self.uidnext == 1
+        self.uidvalidity = uidvalidity
+
+    async def raise_numbers(self, *, uidnext: int, highestmodseq: int) -> None:
+        self.uidnext = max(self.uidnext, uidnext)
+        self.highestmodseq = max(self.highestmodseq, highestmodseq)
+
+    def _put(self, mail: StoredMail, text: bytes) -> int:
+        assert mail.uid >= self.uidnext
+        assert mail.guid not in {one.guid for one in self.stored.values()}
+        self.stored[mail.uid], self.uidnext = mail._replace(modseq=self.next_modseq()), mail.uid + 1
+        self.texts[mail.guid] = text
+        return mail.uid
+
+
+@dataclass
+class MemoryReplica:
+    """Folders in memory. `now_s` is the clock."""
+
+    now_s: int = 1_700_000_000
+    boxes: dict[Name, MemoryMailbox] = field(default_factory=dict)
+    renamed: dict[Name, int] = field(default_factory=dict)
+    subscriptions: dict[Name, tuple[int, bool]] = field(default_factory=dict)
+    deleted_boxes: dict[bytes, int] = field(default_factory=dict)
+    deleted_names: dict[bytes, int] = field(default_factory=dict)
+    ids: count[int] = field(default_factory=lambda: count(1))
+
+    # ---- what users do
+
+    def create(self, name: Name, mailbox_id: bytes, uidvalidity: int = 1_600_000_000) -> MemoryMailbox:
+        if name in self.boxes:
+            raise FolderExistsError("it exists")
+        box = self.boxes[name] = MemoryMailbox(mailbox_id, uidvalidity)
+        return box
+
+    def rename(self, old: Name, new: Name) -> None:
+        if new in self.boxes:
+            raise FolderExistsError("it exists")
+        if not any(name[: len(old)] == old for name in self.boxes):
+            raise FolderNotFoundError("there is no such folder")
+        for name in [name for name in self.boxes if name[: len(old)] == old]:
+            self.boxes[new + name[len(old) :]] = self.boxes.pop(name)
+        self.renamed[new] = self.now_s
+
+    def delete(self, name: Name) -> None:
+        box = self.boxes.pop(name)
+        self.deleted_boxes[box.mailbox_id] = self.now_s
+        self.deleted_names[name_hash(name, "/")] = self.now_s
+
+    def subscribe(self, name: Name, *, subscribed: bool) -> None:
+        self.subscriptions[name] = self.now_s, subscribed
+
+    # ---- what a sync does
+
+    async def tree(self) -> Tree:
+        nodes = dict[Name, TreeNode]()
+        subscribed = {name for name, (_, is_set) in self.subscriptions.items() if is_set}
+        for name in self.boxes.keys() | subscribed:
+            box = self.boxes.get(name)
+            changed_s, is_subscribed = self.subscriptions.get(name, (0, False))
+            nodes[name] = TreeNode(
+                name,
+                box is not None,
+                None if box is None else box.mailbox_id,
+                0 if box is None else box.uidvalidity,
+                1 if box is None else box.uidnext,
+                self.renamed.get(name, 0),
+                is_subscribed,
+                changed_s,
+            )
+        unsubscribed = {name_hash(name, "/"): at_s for name, (at_s, is_set) in self.subscriptions.items() if not is_set}
+        return Tree(nodes, Deletions("/", self.deleted_boxes, self.deleted_names, unsubscribed))
+
+    async def carry_out(self, step: Step) -> None:
+        match step:
+            case Delete(name):
+                assert name != INBOX
+                self.delete(name)
+            case Rename(old, new):
+                self.rename(old, new)
+            case Create(name, mailbox_id, uidvalidity):
+                self.create(name, mailbox_id, uidvalidity)
+            case Adopt(name, mailbox_id, uidvalidity, _):
+                self.boxes[name] = replace(self.boxes[name], mailbox_id=mailbox_id, uidvalidity=uidvalidity)
+            case Subscribe(name, subscribed):
+                self.subscribe(name, subscribed=subscribed)
+
+    @asynccontextmanager
+    async def mailbox(self, mailbox_id: bytes, _peer: str) -> AsyncIterator[MemoryMailbox | None]:
+        yield next((box for box in self.boxes.values() if box.mailbox_id == mailbox_id), None)
+
+
+async def _pieces(text: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(text), 1000):
+        yield text[start : start + 1000]
