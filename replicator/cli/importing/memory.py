@@ -12,7 +12,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -31,17 +31,27 @@ Flags = frozenset[str]
 class FolderMemory:
     """What was taken of a folder.
 
-    `taken`: UIDs at the source of all mail that is here, or was. `flags`: of the mail that has the same UID here, what
-    both sides had. `moved`: mails that have another UID here. `version`: the source's, if nothing was left out then.
+    `uidvalidity`: the source's; `uidvalidity_here`: the one under which the keys of `flags` are UIDs here. `taken`:
+    UIDs at the source of all mail that is here, or was. `flags`: of the mail that has the same UID here, what both
+    sides had. `expunged`: UIDs of mail that an import has expunged here. `moved`: mails that have another UID here.
+    `gone`: mails of `flags` that the source had no more. `version`: the source's, if nothing was left out then.
     """
 
     mailbox_id: str
     uidvalidity: int | None
+    uidvalidity_here: int
     highestmodseq: int | None = None
     version: str | None = None
     moved: int = 0
+    gone: int = 0
     taken: set[int] = field(default_factory=set)
+    expunged: set[int] = field(default_factory=set)
     flags: dict[int, Flags] = field(default_factory=dict)
+
+    @property
+    def has_mail(self) -> bool:
+        """Whether mail may have been taken; of a source without UIDs only that there was an import is known."""
+        return bool(self.taken) or self.uidvalidity is None
 
     def document(self) -> dict[str, object]:
         """Return this as JSON."""
@@ -51,19 +61,26 @@ class FolderMemory:
         return {
             "mailbox_id": self.mailbox_id,
             "uidvalidity": self.uidvalidity,
+            "uidvalidity_here": self.uidvalidity_here,
             "highestmodseq": self.highestmodseq,
             "version": self.version,
             "moved": self.moved,
+            "gone": self.gone,
             "taken": str(UidSet.of(self.taken)),
+            "expunged": str(UidSet.of(self.expunged)),
             "flags": [[sorted(flags), str(UidSet.of(uids))] for flags, uids in by_flags.items()],
         }
 
 
 class ImportMemory:
-    """The memory of one user's source, which several threads use. `subscriptions`: those that were taken."""
+    """The memory of one user's source, which several threads use.
+
+    `subscriptions`: those that were taken. `inbox_id`: of the user's INBOX at the time of the first import.
+    """
 
     def __init__(self, file: Path, about: Mapping[str, str]) -> None:
         self.subscriptions: frozenset[str] = frozenset()
+        self.inbox_id: str | None = None
         self._file = file
         self._about = about
         self._folders: dict[str, dict[str, Any]] = {}
@@ -96,6 +113,18 @@ class ImportMemory:
             self.subscriptions |= {*names}
             self._write_at_times()
 
+    def begin(self, inbox_id: str, here: Collection[str]) -> bool:
+        """Begin an import of a user who has these folders, by ids; return False if the memory was of another cluster's.
+
+        That has no folder which once was INBOX. Nothing of it counts here.
+        """
+        with self._lock:
+            is_same = self.inbox_id is None or self.inbox_id in here
+            if not is_same:
+                self._folders, self.subscriptions, self.inbox_id = {}, frozenset(), None
+            self.inbox_id = self.inbox_id or inbox_id
+        return is_same
+
     def close(self) -> None:
         """Write the file. Raises OSError."""
         with self._lock:
@@ -108,16 +137,22 @@ class ImportMemory:
             folders, subscriptions = document["folders"], frozenset(map(str, document["subscriptions"]))
             for one in folders.values():
                 _folder(one)
+            inbox_id = str(document["inbox_id"])
         except (KeyError, TypeError, ValueError, AttributeError):
             return
-        self._folders, self.subscriptions = folders, subscriptions
+        self._folders, self.subscriptions, self.inbox_id = folders, subscriptions, inbox_id
 
     def _write_at_times(self) -> None:
         if time.monotonic() - self._written_s > WRITTEN_AFTER_S:
             self._write()
 
     def _write(self) -> None:
-        document = {**self._about, "subscriptions": sorted(self.subscriptions), "folders": self._folders}
+        document = {
+            **self._about,
+            "inbox_id": self.inbox_id,
+            "subscriptions": sorted(self.subscriptions),
+            "folders": self._folders,
+        }
         unfinished = self._file.with_suffix(".new")
         with os.fdopen(
             os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _FILE_MODE), "w", encoding="utf-8"
@@ -140,10 +175,13 @@ def _folder(document: dict[str, Any]) -> FolderMemory:
     return FolderMemory(
         mailbox_id=str(document["mailbox_id"]),
         uidvalidity=document["uidvalidity"],
+        uidvalidity_here=int(document["uidvalidity_here"]),
         highestmodseq=document["highestmodseq"],
         version=document["version"],
         moved=int(document["moved"]),
+        gone=int(document["gone"]),
         taken={*_uids(document["taken"])},
+        expunged={*_uids(document["expunged"])},
         flags=flags,
     )
 

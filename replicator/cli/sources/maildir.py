@@ -67,7 +67,7 @@ def read_maildir(path: Path, folder: str) -> LocalSource:
             read[name] = found
     subscribed = _subscribed(files, path)
     return LocalSource(
-        {name: LocalFolder(one.in_order(), one.read) for name, one in read.items()},
+        {name: LocalFolder(one.in_order(), one.read, has_uids=one.uids is not None) for name, one in read.items()},
         [one.folder(name) for name, one in read.items()],
         None if subscribed is None else [below(folder, folder_name(levels)) for levels in subscribed],
         [*notes, *(note for one in read.values() for note in one.notes)],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -54,7 +54,7 @@ class SourceFolder:
 class Listing(NamedTuple):
     """Messages of a folder in the order of their import, and the UIDs of all; None: the source tells no UIDs.
 
-    `messages` may lack those that were there at an earlier time and have not changed since.
+    `messages` may lack some that were taken at an earlier time and have not changed since.
     """
 
     messages: Sequence[SourceMessage]
@@ -76,9 +76,10 @@ class ReadMessage(NamedTuple):
 class FolderReader(Protocol):
     """A folder that is being read, by one thread at a time."""
 
-    def listing(self, since: int | None) -> Listing:
-        """Return the folder's messages or, where the source can tell, those that have changed since a HIGHESTMODSEQ.
+    def listing(self, since: int | None = None, taken: Collection[int] = ()) -> Listing:
+        """Return the folder's messages; of those with UIDs in `taken`, only what has changed since a HIGHESTMODSEQ.
 
+        A source that cannot tell changes returns all.
         Raises SourceError.
         """
         ...

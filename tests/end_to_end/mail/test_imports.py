@@ -128,7 +128,7 @@ def test_changes_at_the_source_are_taken_over_where_nothing_has_changed_here(
     expunge(old, "4")
     old.append("INBOX", "$Late", None, b"Subject: late\r\n\r\nx\r\n")
     late = shown(old, "INBOX").messages[-1]
-    result = run(node, tmp_path, user, *source)
+    result = run(node, tmp_path, user, *source, "--expunge")
     assert result["failures"] == []
     counts = {name: result[name] for name in ("imported", "reflagged", "expunged", "stayed")}
     assert counts == {"imported": 1, "reflagged": 1, "expunged": 1, "stayed": 1}
@@ -139,9 +139,29 @@ def test_changes_at_the_source_are_taken_over_where_nothing_has_changed_here(
     assert after[late.uid] == late
     old.select("INBOX")
     expunge(old, "10")
-    assert run(node, tmp_path, user, *source)["expunged"] == 0  # it is the node's only now
+    assert run(node, tmp_path, user, *source, "--expunge")["expunged"] == 0  # it is the node's only now
     old.logout()
     new.logout()
+
+
+def test_new_mail_comes_after_modseqs_of_the_server_begin_anew(
+    server: Dovecot, node: Node, user: str, tmp_path: Path
+) -> None:
+    fill(server, user)
+    old = client(server.address, user)
+    old.select("INBOX")
+    for change in "+-" * 10:
+        old.uid("STORE", "1:*", f"{change}FLAGS", "(\\Flagged)")
+    run(node, tmp_path, user, *by_imap(server, user, tmp_path))
+    old.logout()
+    for file in server.mail(user).glob("dovecot.index*"):
+        file.unlink()
+    old = client(server.address, user)
+    for text in (b"one", b"two"):
+        old.append("INBOX", "", None, b"Subject: " + text + b"\r\n\r\nx\r\n")
+        result = run(node, tmp_path, user, *by_imap(server, user, tmp_path))
+        assert (result["imported"], result["failures"]) == (1, [])
+    old.logout()
 
 
 def test_folder_that_has_mail_gets_the_mail_under_new_uids(

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import click
@@ -41,6 +41,7 @@ class _Setting:
     mailbox: str
     credentials: Credentials
     state: Path
+    expunge: bool
     folders_at_once: int = FOLDERS_AT_ONCE
     stop: StopSign = field(default_factory=StopSign)
 
@@ -59,6 +60,7 @@ class _Setting:
 @click.option(
     "--state", type=click.Path(path_type=Path), help="Directory for what was taken; default: in ~/.local/state."
 )
+@click.option("--expunge", is_flag=True, help="Expunge what earlier imports brought and the source has no more.")
 @node_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def import_mail(  # noqa: PLR0917 - click passes names
@@ -73,20 +75,21 @@ def import_mail(  # noqa: PLR0917 - click passes names
     config_file: Path | None,
     url: str | None,
     *,
+    expunge: bool,
     as_json: bool,
 ) -> None:
     """Import mail into USER's mailbox: a Maildir or mbox at PATH, or an account at an IMAP server.
 
     imaps://NAME@HOST[:PORT] is such an account. Folders, flags, keywords, dates and order are kept, and UIDs and
     UIDVALIDITY in folders without mail, so that mail programs go on with what they have. Mail that the folder already
-    holds is left out, so an import can be repeated; it then also takes over flags and expunges. Exit code 1 if anything
-    was not imported.
+    holds is left out, so an import can be repeated; it then also takes over flags, and with --expunge expunges. Exit
+    code 1 if anything was not imported.
     """
     if (user_list is None) == (user is None) or (user is None) != (path is None):
         raise click.UsageError("name USER and PATH, or a list of them by --users")
     node = one_node(config_file, url)
     credentials = Credentials(_password(password_file), master_user)
-    setting = _Setting(node, canonical_name(mailbox), credentials, state or _default_state())
+    setting = _Setting(node, canonical_name(mailbox), credentials, state or _default_state(), expunge)
     if user is not None and path is not None:
         results = [_import_one(setting, _named(user, path))]
         _report_one(results[0], as_json=as_json)
@@ -135,6 +138,7 @@ def _imported(setting: _Setting, wanted: Wanted, progress: Progress, task: TaskI
             memory=memory,
             stop=StopSign(setting.stop),
             at_once=setting.folders_at_once,
+            expunge=setting.expunge,
         )
         return work.run(lambda messages: progress.advance(task, messages) if task is not None else None)
 
@@ -146,14 +150,7 @@ def _import_many(setting: _Setting, user_list: Path, at_once: int, *, as_json: b
     except (UserListError, OSError) as error:
         reason = f"{user_list}: {error.strerror}" if isinstance(error, OSError) else str(error)
         raise click.UsageError(reason) from error
-    of_all = _Setting(
-        setting.node,
-        setting.mailbox,
-        setting.credentials,
-        setting.state,
-        max(1, FOLDERS_AT_ONCE // at_once),
-        setting.stop,
-    )
+    of_all = replace(setting, folders_at_once=max(1, FOLDERS_AT_ONCE // at_once))
     with _progress("Users") as (progress, task):
         progress.update(task, total=len(wanted))
 
@@ -199,7 +196,7 @@ def _default_state() -> Path:
 
 
 def _document(result: ImportResult) -> dict[str, object]:
-    counts = ("imported", "present", "empty", "reflagged", "expunged", "stayed", "left")
+    counts = ("imported", "present", "empty", "reflagged", "expunged", "stayed", "gone", "removed", "left")
     return {**{count: result.total(count) for count in counts}, **asdict(result)}
 
 
@@ -209,10 +206,12 @@ def _report_one(result: ImportResult, *, as_json: bool) -> None:
         echo_json(_document(result))
         return
     imported, present, empty = (result.total(count) for count in ("imported", "present", "empty"))
-    failed, left = len(result.failures), result.total("left")
+    failed, left = result.total("failed"), result.total("left")
     counts = f"{imported} imported, {present} already there, {empty} empty and skipped"
-    click.echo(f"{counts}, {failed} failed, {left} not tried")
-    for line in (_changes(result), _uids(result)):
+    others = len(result.failures) - failed
+    rest = f", {others} other failures" if others else ""
+    click.echo(f"{counts}, {failed} failed, {left} not tried{rest}")
+    for line in (_changes(result), _gone(result), _uids(result)):
         if line:
             click.echo(printable(line))
     if result.stopped:
@@ -256,6 +255,14 @@ def _uids(result: ImportResult) -> str:
         return ""
     names = ", ".join(new[:NAMES_SHOWN]) + (" and others" if len(new) > NAMES_SHOWN else "")
     return f"UIDs kept in {_kept(result)} folders" + (f"; mail programs load anew: {names}" if new else "")
+
+
+def _gone(result: ImportResult) -> str:
+    """Return a sentence about mail that is not at both places; nothing if there is none."""
+    gone, removed = result.total("gone"), result.total("removed")
+    sentences = [f"{gone} gone at the source stay here; --expunge would expunge them"] if gone else []
+    sentences += [f"{removed} in folders that were deleted here do not come again"] if removed else []
+    return "; ".join(sentences)
 
 
 def _changes(result: ImportResult) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from protocol.units import KIB, MIB
@@ -23,6 +23,8 @@ from replicator.mail.mailstore import MESSAGE_BYTES_MAX
 
 LISTED: Final = 2000
 """Messages of one request for flags and dates."""
+LISTED_UIDS: Final = 500
+"""UIDs that one request names: servers limit the length of a line."""
 PIECE_BYTES: Final = MIB
 """Octets of a message in one answer."""
 BATCH_MESSAGES, BATCH_BYTES = 64, MIB
@@ -48,11 +50,16 @@ class ImapFolder:
         if uidvalidity != (folder.uidvalidity or 0):
             raise connection.wrong(f"{folder.name}: UIDVALIDITY has changed meanwhile; run the import again")
 
-    def listing(self, since: int | None) -> Listing:
+    def listing(self, since: int | None = None, taken: Collection[int] = ()) -> Listing:
         """See `FolderReader`."""
         if since is not None and self._connection.has("CONDSTORE"):
-            return Listing(self._about(f"(CHANGEDSINCE {since})"), self._uids())
-        messages = self._about("")
+            uids = self._uids()
+            changed = {one.uid: one for one in self._about(self._all(), f"(CHANGEDSINCE {since})")}
+            # A server whose MODSEQs begin anew, with a new index for instance, does not tell of all new mail.
+            others = sorted({*uids} - {*taken} - changed.keys())
+            changed |= {one.uid: one for one in self._about(_chunks(others), by_uid=True)}
+            return Listing([changed[uid] for uid in sorted(changed, key=lambda uid: uid or 0)], uids)
+        messages = self._about(self._all())
         if len(messages) < self._exists:
             raise self._connection.wrong(
                 f"{self._folder.name}: {self._exists} messages, and {len(messages)} are listed"
@@ -71,10 +78,10 @@ class ImapFolder:
         if batch:
             yield from self._fetched(batch)
 
-    def _about(self, condition: str) -> Sequence[SourceMessage]:
+    def _about(self, chunks: Iterable[str], condition: str = "", *, by_uid: bool = False) -> Sequence[SourceMessage]:
         """Return the messages that fulfil a condition, in their order."""
         found = list[SourceMessage]()
-        for answers in self._listed(f"{_ABOUT} {condition}".rstrip()):
+        for answers in self._listed(chunks, f"{_ABOUT} {condition}".rstrip(), by_uid=by_uid):
             found += sorted(self._messages(answers), key=lambda message: message.uid or 0)
         last = 0
         for message in found:
@@ -87,7 +94,7 @@ class ImapFolder:
         """Return the UIDs of all messages. SEARCH would tell them in one line, which may be too long."""
         uids = set[int]()
         try:
-            for answers in self._listed("(UID)"):
+            for answers in self._listed(self._all(), "(UID)"):
                 uids.update(told_number(pairs(answer[-1]), b"UID", UID_MAX) for answer in answers)
         except SenselessAnswerError as error:
             raise self._connection.wrong(f"{self._folder.name}: an answer makes no sense: {error}") from error
@@ -95,11 +102,15 @@ class ImapFolder:
             raise self._connection.wrong(f"{self._folder.name}: {self._exists} messages, and {len(uids)} are listed")
         return UidSet.of(uids)
 
-    def _listed(self, items: str) -> Iterator[list[list[Value]]]:
-        """Yield answers about all messages, for some of them at a time."""
+    def _all(self) -> Iterator[str]:
+        """Yield the numbers of all messages, some at a time."""
         for first in range(1, self._exists + 1, LISTED):
-            messages = f"{first}:{min(first + LISTED - 1, self._exists)}"
-            yield self._connection.fetch(messages, items, by_uid=False, most_bytes=LISTED * _LINE_BYTES)
+            yield f"{first}:{min(first + LISTED - 1, self._exists)}"
+
+    def _listed(self, chunks: Iterable[str], items: str, *, by_uid: bool = False) -> Iterator[list[list[Value]]]:
+        """Yield answers about messages, for some of them at a time."""
+        for messages in chunks:
+            yield self._connection.fetch(messages, items, by_uid=by_uid, most_bytes=LISTED * _LINE_BYTES)
 
     def _messages(self, answers: Iterable[list[Value]]) -> Iterator[SourceMessage]:
         try:
@@ -155,6 +166,12 @@ class ImapFolder:
         except SenselessAnswerError as error:
             raise self._connection.wrong(f"{self._folder.name}: an answer makes no sense: {error}") from error
         return pieces
+
+
+def _chunks(uids: Sequence[int]) -> Iterator[str]:
+    """Yield sets of UIDs."""
+    for first in range(0, len(uids), LISTED_UIDS):
+        yield str(UidSet.of(uids[first : first + LISTED_UIDS]))
 
 
 class _TooLargeError(Exception):
