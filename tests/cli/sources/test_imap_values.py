@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.cli.sources.imap.urls import ImapUrl, parse_imap_url
+from replicator.cli.sources.imap.urls import parse_imap_url
 from replicator.cli.sources.imap.values import Answer, SenselessAnswerError, Value, answers, pairs, time_ms, values
 
 
@@ -70,8 +70,7 @@ def test_dates_are_read_where_a_calendar_has_them(date: bytes, expected: int | N
 
 
 def test_urls_name_a_server_and_a_user() -> None:
-    assert parse_imap_url("imaps://al%40x:p%2Fw@Mail.example.org") == ImapUrl(
-        "mail.example.org", 993, True, "al@x", "p/w"
-    )
+    url = parse_imap_url("imaps://al%40x:p%2Fw@Mail.example.org")
+    assert (url.host, url.port, url.tls, url.user, url.password) == ("mail.example.org", 993, True, "al@x", "p/w")
+    assert "p/w" not in f"{url} {url!r}"
     assert str(parse_imap_url("IMAP://bob@[::1]:1143/")) == "imap://bob@[::1]:1143"
-    assert "p/w" not in repr(parse_imap_url("imaps://al:p%2Fw@host"))
