@@ -15,15 +15,16 @@ Read = Callable[[SourceMessage], ReadMessage]
 
 @dataclass(frozen=True, slots=True)
 class LocalFolder:
-    """The messages of a folder, and how one of them is read."""
+    """The messages of a folder, and how one of them is read. `has_uids`: the source tells UIDs of this folder."""
 
     messages: Sequence[SourceMessage]
     read: Read
+    has_uids: bool = False
 
     def listing(self, since: int | None) -> Listing:  # noqa: ARG002 - files tell no times of changes
         """See `FolderReader`."""
-        uids = [message.uid for message in self.messages if message.uid is not None]
-        return Listing(self.messages, UidSet.of(uids) if uids else None)
+        uids = UidSet.of(message.uid for message in self.messages if message.uid is not None)
+        return Listing(self.messages, uids if self.has_uids else None)
 
     def texts(self, messages: Iterable[SourceMessage]) -> Iterator[ReadMessage]:
         """See `FolderReader`."""

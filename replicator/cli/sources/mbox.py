@@ -81,7 +81,7 @@ def read_mbox(path: Path, folder: str) -> LocalSource:
     notes = []
     if base and (without := sum(message.uid is None for message in messages)):
         notes = [f"{path}: {without} messages have no UID, or one out of order; they get new ones"]
-    return LocalSource({folder: LocalFolder(messages, mailbox.read)}, [about], notes=notes)
+    return LocalSource({folder: LocalFolder(messages, mailbox.read, has_uids=base is not None)}, [about], notes=notes)
 
 
 class _Base(NamedTuple):
