@@ -59,7 +59,11 @@ def read_maildir(path: Path, folder: str) -> LocalSource:
         if directory.is_link:
             unreadable[str(directory.path)] = "a link, which may lead to somebody else's mail; import it by itself"
             continue
-        found = _Directory(directory.path, files)
+        try:
+            found = _Directory(directory.path, files)
+        except OSError as error:
+            unreadable[str(error.filename or directory.path)] = error.strerror or str(error)
+            continue
         if name in read:
             notes.append(f"{directory.path}: {read[name].path} has the name {name!r} already; their mail goes together")
             read[name].join(found)
@@ -173,6 +177,8 @@ class _Directory:
         """Find files, by their names without flags and their inodes; return False if some vanished meanwhile."""
         is_whole = True
         for part in PARTS:
+            if not (self.path / part).is_dir():
+                continue
             for entry in os.scandir(self.path / part):
                 if entry.name.startswith("."):
                     continue

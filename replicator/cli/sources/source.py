@@ -21,5 +21,6 @@ def read_source(path: Path, folder: str) -> MailSource:
         raise SourceError(f"{error.filename or path}: {error.strerror}") from error
     raise SourceError(
         f"{path}: neither a Maildir (a directory with cur/ and new/) nor an mbox (a file whose first line is"
-        " 'From ', an address and a date, such as 'From alice@example.org Thu Jan  1 12:00:00 2026')"
+        " 'From ', an address and a date, such as 'From alice@example.org Thu Jan  1 12:00:00 2026');"
+        " import mail in other formats by IMAP"
     )

@@ -97,6 +97,7 @@ def test_source_that_is_empty_now_empties_nothing(served: ServedNode, invoke: In
         file.unlink()
     result = imported(served, invoke, root)
     assert (result["expunged"], uids(served)) == (0, [1, 2, 3])
+    assert "INBOX: is empty at the source now; what was imported before stays here" in result["notes"]
 
 
 def test_memory_that_is_broken_or_gone_costs_time_only(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:

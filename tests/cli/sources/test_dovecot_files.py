@@ -206,3 +206,14 @@ def test_files_of_another_user_are_no_mail(tmp_path: Path) -> None:
     assert texts(read_source(root, "INBOX")) == [b""]
     os.chown(root, 65534, 65534)
     assert texts(read_source(root, "INBOX")) == [b"mail\r\n"]
+
+
+def test_folder_that_cannot_be_read_is_told_and_others_are_read(tmp_path: Path) -> None:
+    root = make_maildir(tmp_path / "Maildir")
+    make_maildir(root / ".Bad")
+    (root / ".Bad" / "dovecot-uidlist").mkdir()
+    (root / ".Half" / "cur").mkdir(parents=True)
+    put(root / ".Half" / "cur", "1:2,", b"x\n")
+    source = read_source(root, "INBOX")
+    assert (names(source), texts(source, "Half")) == (["INBOX", "Half"], [b"x\r\n"])
+    assert source.unreadable == {str(root / ".Bad" / "dovecot-uidlist"): "no file"}
