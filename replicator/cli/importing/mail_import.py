@@ -31,7 +31,7 @@ class MailImport:
         expunge: bool,
     ) -> None:
         failures = [Failure(name, reason) for name, reason in source.unreadable.items()]
-        self.result = ImportResult(failures=failures, notes=[*source.notes])
+        self.result = ImportResult(failures=failures, notes=[*memory.notes, *source.notes])
         self._node = node
         self._user = user
         self._source = source

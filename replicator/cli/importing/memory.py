@@ -1,12 +1,13 @@
 """What earlier imports have taken of a source: a file for each user and source, in a directory of the operator's.
 
-An import without it is as complete, and slower: it reads each message to see whether it is here already. Nothing is
-taken from the source's word alone: the memory of a folder counts only for the folder that it was made of, which
-`mailbox_id` names, and for the UIDVALIDITY of the source.
+An import without it is slower, since it reads each message to see whether it is here already, and brings again what was
+moved or expunged here. Nothing is taken from the source's word alone: the memory of a folder counts only for the folder
+that it was made of, which `mailbox_id` names, and for the UIDVALIDITY of the source.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -15,7 +16,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, TextIO, cast
 
 from protocol.values import UidSet
 from replicator.mail.lookup import parse_uids
@@ -25,6 +26,10 @@ WRITTEN_AFTER_S = 10.0
 _FILE_MODE, _DIRECTORY_MODE = 0o600, 0o700  # names of folders are for nobody else
 
 Flags = frozenset[str]
+
+
+class BusyError(Exception):
+    """A memory that another import has."""
 
 
 @dataclass(slots=True)
@@ -73,21 +78,34 @@ class FolderMemory:
 
 
 class ImportMemory:
-    """The memory of one user's source, which several threads use.
+    """The memory of one user's source, which several threads use, and which one import at a time has.
 
-    `subscriptions`: those that were taken. `inbox_id`: of the user's INBOX at the time of the first import.
+    `subscriptions`: those that were taken. `inbox_id`: of the user's INBOX at the time of the first import. `notes`
+    tell of a memory that was lost.
     """
 
     def __init__(self, file: Path, about: Mapping[str, str]) -> None:
         self.subscriptions: frozenset[str] = frozenset()
         self.inbox_id: str | None = None
+        self.notes: list[str] = []
         self._file = file
         self._about = about
         self._folders: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
         self._written_s = time.monotonic()
-        if file.is_file():
-            self._read()
+        self._lock_file = _locked(file.with_suffix(".lock"))
+        try:
+            if file.is_file():
+                self._read()
+        except OSError:
+            self._lock_file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock_file.close()
 
     def folder(self, name: str) -> FolderMemory | None:
         """Return what is known of a folder."""
@@ -131,14 +149,18 @@ class ImportMemory:
             self._write()
 
     def _read(self) -> None:
-        """Read what was remembered; a file that makes no sense is as none, since it only saves time."""
+        """Read what was remembered; a file that makes no sense is put aside. Raises OSError."""
         try:
             document = cast("dict[str, Any]", json.loads(self._file.read_bytes()))
             folders, subscriptions = document["folders"], frozenset(map(str, document["subscriptions"]))
             for one in folders.values():
                 _folder(one)
             inbox_id = str(document["inbox_id"])
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+            broken = self._file.replace(self._file.with_suffix(".broken"))
+            self.notes.append(
+                f"{broken}: makes no sense, so all mail is compared anew; what was moved or expunged here comes again"
+            )
             return
         self._folders, self.subscriptions, self.inbox_id = folders, subscriptions, inbox_id
 
@@ -163,11 +185,24 @@ class ImportMemory:
 
 
 def memory_of(directory: Path, user: str, source: str) -> ImportMemory:
-    """Return the memory of a user's source. Raises OSError."""
+    """Return the memory of a user's source. Raises OSError, BusyError if another import of the source is running."""
     about = {"user": user, "source": source}
     directory.mkdir(_DIRECTORY_MODE, parents=True, exist_ok=True)
     name = hashlib.sha256(f"{user}\n{source}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return ImportMemory(directory / f"{name}.json", about)
+
+
+def _locked(file: Path) -> TextIO:
+    """Lock a file, until it is closed. Raises OSError, BusyError."""
+    stream = os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE), "w")
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        stream.close()
+        if isinstance(error, BlockingIOError):
+            raise BusyError("another import of this source is running") from None
+        raise
+    return stream
 
 
 def _folder(document: dict[str, Any]) -> FolderMemory:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import struct
@@ -96,19 +97,50 @@ def test_source_that_is_empty_now_empties_nothing(served: ServedNode, invoke: In
     for file in (root / "cur").iterdir():
         file.unlink()
     result = imported(served, invoke, root)
-    assert (result["expunged"], uids(served)) == (0, [1, 2, 3])
-    assert "INBOX: is empty at the source now; what was imported before stays here" in result["notes"]
+    assert (result["expunged"], result["gone"], uids(served)) == (0, 3, [1, 2, 3])
 
 
-def test_memory_that_is_broken_or_gone_costs_time_only(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+def test_memory_that_is_broken_is_put_aside_and_told(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
     root = numbered(tmp_path / "Maildir", [1, 2, 3], 4)
     imported(served, invoke, root)
-    [file] = (tmp_path / "state" / "replicator" / "imports").iterdir()
-    for content in (b"", b"{}", b"[]", b'{"folders": {"INBOX": 5}, "subscriptions": []}', b"\xff"):
+    [file] = (tmp_path / "state" / "replicator" / "imports").glob("*.json")
+    broken = (b"", b"{}", b"[]", b'{"folders": {"INBOX": 5}, "subscriptions": []}', b"\xff", b"[" * 100_000)
+    for content in broken:
         file.write_bytes(content)
         result = imported(served, invoke, root)
         assert (result["present"], result["folders"][0]["uids_kept"]) == (3, True)
+        assert file.with_suffix(".broken").read_bytes() == content
+        assert f"{file.with_suffix('.broken')}: makes no sense" in result["notes"][0]
+    file.unlink()
+    result = imported(served, invoke, root)
+    assert (result["present"], result["notes"]) == (3, [])
     assert uids(served) == [1, 2, 3]
+
+
+def test_second_import_at_the_same_time_is_refused(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    root = numbered(tmp_path / "Maildir", [1, 2, 3], 4)
+    imported(served, invoke, root)
+    [lock] = (tmp_path / "state" / "replicator" / "imports").glob("*.lock")
+    users = put(tmp_path, "users", f"alice {root}\nbob {root}\n".encode())
+    with lock.open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        result = invoke("import", "alice", root, "--url", served.url)
+        assert (result.exit_code, "another import of this source is running" in result.stderr) == (1, True)
+        told = json.loads(invoke("import", "--users", users, "--url", served.url, "--json").stdout)
+        assert [bool(one["stopped"]) for one in told] == [True, False]
+    assert imported(served, invoke, root)["present"] == 3
+
+
+def test_source_without_a_modseq_leaves_clients_of_the_old_server_none_above(
+    served: ServedNode, invoke: Invoke, tmp_path: Path
+) -> None:
+    imported(served, invoke, numbered(tmp_path / "Maildir", [1], 2))
+
+    async def check() -> None:
+        status = await served.mail.status(await served.mail.folder("alice", "INBOX"))
+        assert status.highestmodseq >= 2**32
+
+    served.run(check)
 
 
 def test_mbox_of_an_earlier_version_is_not_imported_again(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:

@@ -23,11 +23,10 @@ from tests.cli.sources.mail_files import put
 
 def run(served: ServedNode, root: Path, stop: StopSign) -> ImportResult:
     """Import for alice, until this stop sign is set."""
-    memory = memory_of(root.parent / "state", "alice", "source")
-    source = read_source(root, "INBOX")
-    node = one_node(None, served.url)
-    work = MailImport(node, "alice", source, memory=memory, stop=stop, at_once=1, expunge=False)
-    return work.run(lambda _: None)
+    source, node = read_source(root, "INBOX"), one_node(None, served.url)
+    with memory_of(root.parent / "state", "alice", "source") as memory:
+        work = MailImport(node, "alice", source, memory=memory, stop=stop, at_once=1, expunge=False)
+        return work.run(lambda _: None)
 
 
 def flags(served: ServedNode, uid: int) -> frozenset[str]:

@@ -77,9 +77,6 @@ def test_account_that_cannot_be_looked_at(lies: dict[str, Answer], error: str) -
         ({"FETCH": b'* 1 FETCH (UID 7 FLAGS x INTERNALDATE "" RFC822.SIZE 1)\r\n'}, "makes no sense"),
         ({"FETCH": b'* 1 FETCH (UID 7 FLAGS () INTERNALDATE "" RFC822.SIZE -1)\r\n'}, "makes no sense"),
         ({"FETCH": b"* 1 FETCH (UID 7 FLAGS\r\n"}, "makes no sense"),
-        ({"UID_FETCH": b"* 1 FETCH (UID 7 BODY[]<0> {4294967296}\r\nx"}, "longer than it can be"),
-        ({"UID_FETCH": b"* 1 FETCH (UID 7 BODY[]<0> {100}\r\nx"}, "connection is lost"),
-        ({"UID_FETCH": b"* 1 FETCH (UID x BODY[]<0> {1}\r\nx)\r\n"}, "makes no sense"),
     ],
 )
 def test_folder_that_cannot_be_read(lies: dict[str, Answer], error: str) -> None:
@@ -134,9 +131,38 @@ def test_message_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
         assert message.error == "larger than 3 MiB"
 
 
-def test_piece_that_is_larger_than_was_asked_for_ends_the_connection() -> None:
-    more = b"* 1 FETCH (UID 7 BODY[]<0> {%d}\r\nx" % (2 * MORE)
-    with lying_server(UID_FETCH=more) as server, pytest.raises(SourceError, match="longer than it can be"):
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        (b"* 1 FETCH (UID 7 BODY[]<0> {4294967296}\r\nx", "longer than it can be"),
+        (b"* 1 FETCH (UID 7 BODY[]<0> {100}\r\nx", "connection is lost"),
+        (b"* 1 FETCH (UID x BODY[]<0> {1}\r\nx)\r\n", "makes no sense"),
+        (b"* 1 FETCH (UID 7 BODY[]<0> {%d}\r\nx" % (2 * MORE), "longer than it can be"),
+        (b"* 1 FETCH (UID 7 " + b"x" * 1_100_000 + b")\r\n", "got more than 1000000 bytes"),
+    ],
+)
+def test_message_that_a_server_cannot_send_is_named_and_others_are_read(said: bytes, error: str) -> None:
+    """The server has 7, which it cannot send, and 8."""
+    about = b"".join(
+        b'* %d FETCH (UID %d FLAGS () INTERNALDATE " 1-Feb-2024 10:20:30 +0000" RFC822.SIZE 1)\r\n' % (uid - 6, uid)
+        for uid in (7, 8)
+    )
+    second = b"* 2 FETCH (UID 8 BODY[]<0> {%d}\r\n%s)\r\n" % (len(TEXT), TEXT)
+    answer: Answer = lambda command: second if command.startswith(b"UID FETCH 8 ") else said  # noqa: E731
+    exists = b"* 2 EXISTS\r\n* OK [UIDVALIDITY 5] x\r\n"
+    with lying_server(EXAMINE=exists, FETCH=about, UID_FETCH=answer) as server:
+        bad, good = read(server)
+    assert (bad.message.uid, bad.text, good.text) == (7, b"", TEXT)
+    assert bad.error is not None
+    assert error in bad.error
+
+
+def test_server_that_sends_few_messages_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imap_folder, "REFUSED_MAX", 0)
+    with (
+        lying_server(UID_FETCH=b"* 1 FETCH (UID 7 x") as server,
+        pytest.raises(SourceError, match="connection is lost"),
+    ):
         read(server)
 
 

@@ -164,6 +164,23 @@ def test_new_mail_comes_after_modseqs_of_the_server_begin_anew(
     old.logout()
 
 
+def test_mail_that_the_server_cannot_read_is_named_and_others_come(
+    server: Dovecot, node: Node, user: str, tmp_path: Path
+) -> None:
+    fill(server, user)
+    old = client(server.address, user)
+    for number in range(5):
+        old.append("Archive", "", None, b"Subject: %d\r\n\r\nx\r\n" % number)
+    uid = shown(old, "Archive").messages[-3].uid
+    old.logout()
+    lost = sorted(server.mail(user).rglob("*M*P*"), key=lambda file: file.stat().st_mtime_ns)[-3]
+    lost.unlink()
+    lost.mkdir()  # as a file on a broken disk, whoever the server runs as
+    result = run(node, tmp_path, user, *by_imap(server, user, tmp_path), code=1)
+    assert result["imported"] == 18, json.dumps(result)
+    assert [failure["message"] for failure in result["failures"]] == [f"Archive, UID {uid}"]
+
+
 def test_folder_that_has_mail_gets_the_mail_under_new_uids(
     server: Dovecot, node: Node, user: str, tmp_path: Path
 ) -> None:

@@ -18,9 +18,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from replicator.cli.api.connection import UnreachableError
 from replicator.cli.importing.mail_import import MailImport
 from replicator.cli.importing.many_users import ManyImports, UserListError, Wanted, read_user_list
-from replicator.cli.importing.memory import memory_of
+from replicator.cli.importing.memory import BusyError, ImportMemory, memory_of
 from replicator.cli.importing.results import ImportResult, StopSign
-from replicator.cli.importing.sources import Credentials, place_name, read_password, source_at
+from replicator.cli.importing.sources import Credentials, check_named, place_name, read_password, source_at
 from replicator.cli.output import console, counted, echo, echo_json, plain, printable, table
 from replicator.cli.sources import SourceError
 from replicator.cli.sources.imap.urls import is_imap_url, parse_imap_url
@@ -102,12 +102,12 @@ def import_mail(  # noqa: PLR0917 - click passes names
 
 def _named(user: str, path: str) -> Wanted:
     """Return the one user of the command line. Raises click.BadParameter."""
-    if is_imap_url(path):
-        try:
-            if parse_imap_url(path).password is not None:
-                raise click.BadParameter("no password here, for others to read; name a file by --password-file")
-        except ValueError as error:
-            raise click.BadParameter(f"{path}: {error}") from error
+    try:
+        check_named(user, path)
+    except ValueError as error:
+        raise click.BadParameter(f"{place_name(path)}: {error}") from error
+    if is_imap_url(path) and parse_imap_url(path).password is not None:
+        raise click.BadParameter("no password here, for others to read; name a file by --password-file")
     return Wanted(user, path)
 
 
@@ -124,11 +124,10 @@ def _import_one(setting: _Setting, wanted: Wanted) -> ImportResult:
 
 def _imported(setting: _Setting, wanted: Wanted, progress: Progress, task: TaskID | None) -> ImportResult:
     """Import a user's mail; `task` shows the progress. Raises SourceError, CommandError."""
-    try:
-        memory = memory_of(setting.state, wanted.user, f"{place_name(wanted.place)} {setting.mailbox}")
-    except OSError as error:
-        raise CommandError(f"{error.filename}: {error.strerror}; name a directory by --state") from error
-    with closing(source_at(wanted.place, setting.mailbox, setting.credentials)) as source:
+    with (
+        _memory(setting, wanted) as memory,
+        closing(source_at(wanted.place, setting.mailbox, setting.credentials)) as source,
+    ):
         if task is not None:
             progress.update(task, total=sum(folder.messages for folder in source.folders))
         work = MailImport(
@@ -141,6 +140,16 @@ def _imported(setting: _Setting, wanted: Wanted, progress: Progress, task: TaskI
             expunge=setting.expunge,
         )
         return work.run(lambda messages: progress.advance(task, messages) if task is not None else None)
+
+
+def _memory(setting: _Setting, wanted: Wanted) -> ImportMemory:
+    """Return what earlier imports have taken. Raises CommandError."""
+    try:
+        return memory_of(setting.state, wanted.user, f"{place_name(wanted.place)} {setting.mailbox}")
+    except OSError as error:
+        raise CommandError(f"{error.filename}: {error.strerror}; name a directory by --state") from error
+    except BusyError as error:
+        raise CommandError(f"{place_name(wanted.place)}: {error}") from error
 
 
 def _import_many(setting: _Setting, user_list: Path, at_once: int, *, as_json: bool) -> list[ImportResult]:

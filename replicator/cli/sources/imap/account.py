@@ -52,15 +52,19 @@ class ImapAccount:
         """See `MailSource`. A connection that is free is used again."""
         with self._lock:
             connection = self._idle.pop() if self._idle else None
-        connection = connection or ImapConnection(self._url, *self._login)
+        reader = ImapFolder(connection or self._connect(), folder, self._connect)
         try:
-            yield ImapFolder(connection, folder)
+            reader.open()
+            yield reader
         finally:
-            if connection.is_broken:
-                connection.close()
+            if reader.connection.is_broken:
+                reader.connection.close()
             else:
                 with self._lock:
-                    self._idle.append(connection)
+                    self._idle.append(reader.connection)
+
+    def _connect(self) -> ImapConnection:
+        return ImapConnection(self._url, *self._login)
 
     def close(self) -> None:
         """See `MailSource`."""

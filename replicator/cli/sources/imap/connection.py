@@ -25,6 +25,7 @@ COMMAND_S: Final = 600.0
 ANSWER_BYTES: Final = 4 * MIB
 """Octets of an answer, unless the caller expects more: lists of 10,000 folders, or of the flags of 2000 messages."""
 _READ_BYTES: Final = 64 * KIB
+_BAD: Final = "command error: BAD"  # how imaplib tells that a server does not know a command
 SHOWN_MAX: Final = 200  # characters of what a server says, in an error
 T = TypeVar("T")
 
@@ -167,6 +168,7 @@ class ImapConnection:
             self.is_broken = True
             raise SourceError(f"{self._url}: the connection is lost: {_shown(error)}") from error
         except imaplib.IMAP4.error as error:
+            self.is_broken = _BAD not in str(error)  # what follows a line that is too long makes no sense
             raise SourceError(f"{self._url}: {_shown(error)}") from error
         except SenselessAnswerError as error:
             self.is_broken = True
