@@ -163,7 +163,8 @@ def test_names_that_no_folder_can_have_are_changed_or_told(listing: bytes, expec
     with lying_server(LIST=listing) as server:
         source = account(server)
         assert sorted(folder.name for folder in source.folders) == expected
-        assert bool(source.notes) == (expected in (["ok"], ["a_b", "a_b_"]))
+        assert bool(source.notes) == (expected == ["a_b", "a_b_"])
+        assert [*source.unreadable] == (["a?b"] if expected == ["ok"] else [])
 
 
 def test_only_folders_of_the_user_are_taken_without_their_prefix() -> None:
@@ -171,7 +172,9 @@ def test_only_folders_of_the_user_are_taken_without_their_prefix() -> None:
     names = (b"INBOX", b"INBOX.Sent", b"user.bob", b"user.bob.Sent", b"Public.News", b"INBOX.Sent.2024")
     listing = b"".join(b'* LIST () "." %s\r\n' % name for name in names)
     with lying_server(NAMESPACE=namespaces, LIST=listing) as server:
-        assert [folder.name for folder in account(server).folders] == ["INBOX", "Sent", "Sent/2024"]
+        source = account(server)
+        assert [folder.name for folder in source.folders] == ["INBOX", "Sent", "Sent/2024"]
+        assert [note.partition(":")[0] for note in source.notes] == ["user.bob", "user.bob.Sent", "Public.News"]
 
 
 @pytest.mark.parametrize(

@@ -134,9 +134,10 @@ class _Looked:
         return below(self._folder, folder_name(listed.levels))
 
     def _listed(self, command: str, *options: str) -> list[_Listed]:
-        found = [self._one(values) for values in self._connection.ask(command, command, '""', '"*"', *options)]
-        if len(found) > FOLDERS_MAX:
-            raise self._connection.wrong(f"{len(found)} folders; more than {FOLDERS_MAX} are not imported")
+        told = self._connection.ask(command, command, '""', '"*"', *options)
+        if len(told) > FOLDERS_MAX:
+            raise self._connection.wrong(f"{len(told)} folders; more than {FOLDERS_MAX} are not imported")
+        found = [self._one(values) for values in told]
         own = {one.name: one for one in found if one.levels}  # a server may repeat itself
         return sorted(own.values(), key=lambda one: one.levels)
 
@@ -145,9 +146,11 @@ class _Looked:
             raise SenselessAnswerError(repr(values)[:100])
         attributes, separator, name = frozenset(word.lower() for word in words(values[0])), values[1], text(values[2])
         if any(octet < 0x20 for octet in name):
-            self.notes.append(f"{_shown(name)}: left out, because the name has control characters")
+            self.unreadable[_shown(name)] = "the name has control characters; rename the folder there"
             return _Listed(name, (), attributes)
         if any(name.startswith(prefix) for prefix in self._foreign):
+            note = f"{_shown(name)}: left out, because it is shared, or another user's"
+            self.notes += [] if note in self.notes or "\\noselect" in attributes else [note]
             return _Listed(name, (), attributes)
         own = name.removeprefix(self._prefix) if name != self._prefix else name
         return _Listed(name, tuple(own.split(text(separator))) if separator else (own,), attributes)
