@@ -8,6 +8,7 @@ STATUS, HIGHESTMODSEQ with CONDSTORE (RFC 7162). Of the user's own namespace (RF
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -107,13 +108,14 @@ class _Looked:
         """Yield the folders that have mail or can have it. Raises SourceError, SenselessAnswerError."""
         with_uses = self._connection.has("LIST-EXTENDED", "SPECIAL-USE")
         found = self._listed("LIST", *(["RETURN (SPECIAL-USE)"] if with_uses else []))
-        taken = dict[str, bytes]()
+        taken, times = dict[str, bytes](), Counter[str]()
         for one in found:
             if one.attributes & _NO_FOLDER:
                 continue
             name = wanted = self._name(one)
             while name in taken:
-                name += "_"
+                times[wanted] += 1
+                name = f"{wanted}_{times[wanted]}"
             if name != wanted:
                 self.notes.append(
                     f"{_shown(one.name)}: the folder is {name!r} here; {_shown(taken[wanted])} is {wanted!r}"
@@ -180,8 +182,9 @@ class _Looked:
         """Return the prefix of the user's own folders, and those of others'."""
         if not self._connection.has("NAMESPACE"):
             return b"", ()
-        [own, *others] = (self._connection.ask("NAMESPACE", "NAMESPACE") or [[None]])[-1]
-        return next(iter(_prefixes(own)), b""), [one for other in others[:2] for one in _prefixes(other) if one]
+        told = self._connection.ask("NAMESPACE", "NAMESPACE")
+        own, others, shared = (*(told[-1] if told else []), None, None, None)[:3]
+        return next(iter(_prefixes(own)), b""), [one for one in _prefixes(others) + _prefixes(shared) if one]
 
 
 def _prefixes(namespaces: Value) -> list[bytes]:
