@@ -205,3 +205,16 @@ def test_many_folders_of_one_name_are_told_apart() -> None:
         found = [folder.name for folder in account(server).folders]
     assert len({*found}) == len(names)
     assert found[:3] == ["__", "___1", "___2"]
+
+
+def test_connection_that_the_server_has_closed_meanwhile_is_made_anew() -> None:
+    examined = 0
+
+    def close_at_first(_: bytes) -> bytes:
+        nonlocal examined
+        examined += 1
+        return b"* BYE idle for too long" if examined == 1 else b"* 1 EXISTS\r\n* OK [UIDVALIDITY 5] x\r\n"
+
+    with lying_server(EXAMINE=close_at_first) as server:
+        [message] = read(server)
+    assert (message.text, examined) == (TEXT, 2)

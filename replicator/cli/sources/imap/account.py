@@ -50,18 +50,37 @@ class ImapAccount:
 
     @contextmanager
     def open(self, folder: SourceFolder) -> Iterator[FolderReader]:
-        """See `MailSource`. A connection that is free is used again."""
+        """See `MailSource`. A connection that is free is used again, unless the server has closed it meanwhile."""
+        connection, reader = self._opened(folder)
+        try:
+            yield reader
+        finally:
+            self._give_back(connection)
+
+    def _opened(self, folder: SourceFolder) -> tuple[ImapConnection, ImapFolder]:
         with self._lock:
             connection = self._idle.pop() if self._idle else None
-        connection = connection or ImapConnection(self._url, *self._login)
+        if connection is not None:
+            try:
+                return connection, ImapFolder(connection, folder)
+            except SourceError:
+                is_closed = connection.is_broken
+                self._give_back(connection)
+                if not is_closed:
+                    raise
+        connection = ImapConnection(self._url, *self._login)
         try:
-            yield ImapFolder(connection, folder)
-        finally:
-            if connection.is_broken:
-                connection.close()
-            else:
-                with self._lock:
-                    self._idle.append(connection)
+            return connection, ImapFolder(connection, folder)
+        except SourceError:
+            self._give_back(connection)
+            raise
+
+    def _give_back(self, connection: ImapConnection) -> None:
+        if connection.is_broken:
+            connection.close()
+        else:
+            with self._lock:
+                self._idle.append(connection)
 
     def close(self) -> None:
         """See `MailSource`."""
