@@ -218,3 +218,14 @@ def test_connection_that_the_server_has_closed_meanwhile_is_made_anew() -> None:
     with lying_server(EXAMINE=close_at_first) as server:
         [message] = read(server)
     assert (message.text, examined) == (TEXT, 2)
+
+
+def test_only_changes_are_listed_where_the_server_knows_them() -> None:
+    def fetch(command: bytes) -> bytes:
+        other = b"* 1 FETCH (FLAGS (\\Seen))\r\n"
+        return other if b"CHANGEDSINCE 8" in command else other + b"* 1 FETCH (UID 7)\r\n"
+
+    with lying_server(FETCH=fetch) as server, closing(source_at(server.url, "INBOX", Credentials("secret"))) as source:
+        with source.open(source.folders[0]) as reader:
+            listing = reader.listing(8)
+    assert (listing.messages, str(listing.uids)) == ([], "7")

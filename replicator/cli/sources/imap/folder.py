@@ -15,7 +15,6 @@ from replicator.cli.sources.imap.values import (
     pairs,
     text,
     time_ms,
-    told_number,
     words,
 )
 from replicator.cli.sources.message import Listing, ReadMessage, SourceFolder, SourceMessage, with_crlf
@@ -88,7 +87,8 @@ class ImapFolder:
         uids = set[int]()
         try:
             for answers in self._listed("(UID)"):
-                uids.update(told_number(pairs(answer[-1]), b"UID", UID_MAX) for answer in answers)
+                told = [pairs(answer[-1]) for answer in answers]  # of which some may be of another client's changes
+                uids.update(number(one[b"UID"], UID_MAX) for one in told if b"UID" in one)
         except SenselessAnswerError as error:
             raise self._connection.wrong(f"{self._folder.name}: an answer makes no sense: {error}") from error
         if len(uids) < self._exists:
