@@ -225,7 +225,10 @@ def test_only_changes_are_listed_where_the_server_knows_them() -> None:
         other = b"* 1 FETCH (FLAGS (\\Seen))\r\n"
         return other if b"CHANGEDSINCE 8" in command else other + b"* 1 FETCH (UID 7)\r\n"
 
-    with lying_server(FETCH=fetch) as server, closing(source_at(server.url, "INBOX", Credentials("secret"))) as source:
-        with source.open(source.folders[0]) as reader:
-            listing = reader.listing(8)
+    with (
+        lying_server(FETCH=fetch) as server,
+        closing(source_at(server.url, "INBOX", Credentials("secret"))) as source,
+        source.open(source.folders[0]) as reader,
+    ):
+        listing = reader.listing(8)
     assert (listing.messages, str(listing.uids)) == ([], "7")
