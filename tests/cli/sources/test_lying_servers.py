@@ -54,6 +54,7 @@ def test_honest_server_is_read() -> None:
         ({"STATUS": b"* STATUS INBOX (MESSAGES 1 UIDVALIDITY 5)\r\n"}, "makes no sense"),
         ({"STATUS": b"* STATUS INBOX (MESSAGES\r\n"}, "makes no sense"),
         ({"NAMESPACE": b"* NAMESPACE x\r\n"}, "makes no sense"),
+        ({"NAMESPACE": b"* NAMESPACE ((x) ((a)))\r\n"}, "makes no sense"),
         ({"LOGIN": b"* BYE go away"}, "connection is lost"),
     ],
 )
@@ -180,7 +181,7 @@ def test_answer_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch)
         (b'* LIST () "/" {3}\r\na\tb\r\n* LIST () "/" ok\r\n', ["ok"]),
         (b'* LIST () "/" "/a//b"\r\n', ["_/a/_/b"]),
         (b'* LIST () "/" a\r\n* LIST () "/" a\r\n', ["a"]),
-        (b'* LIST () "." "a/b"\r\n* LIST () "." a_b\r\n', ["a_b", "a_b_"]),
+        (b'* LIST () "." "a/b"\r\n* LIST () "." a_b\r\n', ["a_b", "a_b_1"]),
         (b'* LIST () "/" "INBOX"\r\n* LIST (\\NoSelect) "/" none\r\n', ["INBOX"]),
         (b'* LIST () "/" "\xff"\r\n', ["\ufffd"]),
     ],
@@ -189,7 +190,8 @@ def test_names_that_no_folder_can_have_are_changed_or_told(listing: bytes, expec
     with lying_server(LIST=listing) as server:
         source = account(server)
         assert sorted(folder.name for folder in source.folders) == expected
-        assert bool(source.notes) == (expected in (["ok"], ["a_b", "a_b_"]))
+        assert bool(source.notes) == (expected == ["a_b", "a_b_1"])
+        assert [*source.unreadable] == (["a?b"] if expected == ["ok"] else [])
 
 
 def test_only_folders_of_the_user_are_taken_without_their_prefix() -> None:
@@ -197,7 +199,9 @@ def test_only_folders_of_the_user_are_taken_without_their_prefix() -> None:
     names = (b"INBOX", b"INBOX.Sent", b"user.bob", b"user.bob.Sent", b"Public.News", b"INBOX.Sent.2024")
     listing = b"".join(b'* LIST () "." %s\r\n' % name for name in names)
     with lying_server(NAMESPACE=namespaces, LIST=listing) as server:
-        assert [folder.name for folder in account(server).folders] == ["INBOX", "Sent", "Sent/2024"]
+        source = account(server)
+        assert [folder.name for folder in source.folders] == ["INBOX", "Sent", "Sent/2024"]
+        assert [note.partition(":")[0] for note in source.notes] == ["user.bob", "user.bob.Sent", "Public.News"]
 
 
 @pytest.mark.parametrize(
@@ -217,3 +221,40 @@ def test_only_folders_of_the_user_are_taken_without_their_prefix() -> None:
 def test_place_without_a_server_is_an_error(place: str) -> None:
     with pytest.raises(SourceError):
         source_at(place, "INBOX", Credentials("secret"))
+
+
+def test_many_folders_of_one_name_are_told_apart() -> None:
+    controls = [b"\x7f", *(chr(0x80 + number).encode() for number in range(32))]
+    names = [one + other for one in controls for other in controls]
+    listing = b"".join(b'* LIST () "/" "%s"\r\n' % name for name in names)
+    with lying_server(LIST=listing, NAMESPACE=b"* NAMESPACE\r\n") as server:
+        found = [folder.name for folder in account(server).folders]
+    assert len({*found}) == len(names)
+    assert found[:3] == ["__", "___1", "___2"]
+
+
+def test_connection_that_the_server_has_closed_meanwhile_is_made_anew() -> None:
+    examined = 0
+
+    def close_at_first(_: bytes) -> bytes:
+        nonlocal examined
+        examined += 1
+        return b"* BYE idle for too long" if examined == 1 else b"* 1 EXISTS\r\n* OK [UIDVALIDITY 5] x\r\n"
+
+    with lying_server(EXAMINE=close_at_first) as server:
+        [message] = read(server)
+    assert (message.text, examined) == (TEXT, 2)
+
+
+def test_only_changes_are_listed_where_the_server_knows_them() -> None:
+    def fetch(command: bytes) -> bytes:
+        other = b"* 1 FETCH (FLAGS (\\Seen))\r\n"
+        return other if b"CHANGEDSINCE 8" in command else other + b"* 1 FETCH (UID 7)\r\n"
+
+    with (
+        lying_server(FETCH=fetch) as server,
+        closing(source_at(server.url, "INBOX", Credentials("secret"))) as source,
+        source.open(source.folders[0]) as reader,
+    ):
+        listing = reader.listing(8)
+    assert (listing.messages, str(listing.uids)) == ([], "7")

@@ -8,6 +8,7 @@ STATUS, HIGHESTMODSEQ with CONDSTORE (RFC 7162). Of the user's own namespace (RF
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -49,22 +50,30 @@ class ImapAccount:
 
     @contextmanager
     def open(self, folder: SourceFolder) -> Iterator[FolderReader]:
-        """See `MailSource`. A connection that is free is used again."""
+        """See `MailSource`. A connection that is free is used again, unless the server has closed it meanwhile."""
         with self._lock:
-            connection = self._idle.pop() if self._idle else None
-        reader = ImapFolder(connection or self._connect(), folder, self._connect)
+            idle = self._idle.pop() if self._idle else None
+        reader = ImapFolder(idle or self._connect(), folder, self._connect)
         try:
-            reader.open()
+            try:
+                reader.open()
+            except SourceError:
+                if idle is None or not idle.is_broken:
+                    raise
+                reader.open_again()
             yield reader
         finally:
-            if reader.connection.is_broken:
-                reader.connection.close()
-            else:
-                with self._lock:
-                    self._idle.append(reader.connection)
+            self._give_back(reader.connection)
 
     def _connect(self) -> ImapConnection:
         return ImapConnection(self._url, *self._login)
+
+    def _give_back(self, connection: ImapConnection) -> None:
+        if connection.is_broken:
+            connection.close()
+        else:
+            with self._lock:
+                self._idle.append(connection)
 
     def close(self) -> None:
         """See `MailSource`."""
@@ -111,13 +120,14 @@ class _Looked:
         """Yield the folders that have mail or can have it. Raises SourceError, SenselessAnswerError."""
         with_uses = self._connection.has("LIST-EXTENDED", "SPECIAL-USE")
         found = self._listed("LIST", *(["RETURN (SPECIAL-USE)"] if with_uses else []))
-        taken = dict[str, bytes]()
+        taken, times = dict[str, bytes](), Counter[str]()
         for one in found:
             if one.attributes & _NO_FOLDER:
                 continue
             name = wanted = self._name(one)
             while name in taken:
-                name += "_"
+                times[wanted] += 1
+                name = f"{wanted}_{times[wanted]}"
             if name != wanted:
                 self.notes.append(
                     f"{_shown(one.name)}: the folder is {name!r} here; {_shown(taken[wanted])} is {wanted!r}"
@@ -138,9 +148,10 @@ class _Looked:
         return below(self._folder, folder_name(listed.levels))
 
     def _listed(self, command: str, *options: str) -> list[_Listed]:
-        found = [self._one(values) for values in self._connection.ask(command, command, '""', '"*"', *options)]
-        if len(found) > FOLDERS_MAX:
-            raise self._connection.wrong(f"{len(found)} folders; more than {FOLDERS_MAX} are not imported")
+        told = self._connection.ask(command, command, '""', '"*"', *options)
+        if len(told) > FOLDERS_MAX:
+            raise self._connection.wrong(f"{len(told)} folders; more than {FOLDERS_MAX} are not imported")
+        found = [self._one(values) for values in told]
         own = {one.name: one for one in found if one.levels}  # a server may repeat itself
         return sorted(own.values(), key=lambda one: one.levels)
 
@@ -149,9 +160,11 @@ class _Looked:
             raise SenselessAnswerError(repr(values)[:100])
         attributes, separator, name = frozenset(word.lower() for word in words(values[0])), values[1], text(values[2])
         if any(octet < 0x20 for octet in name):
-            self.notes.append(f"{_shown(name)}: left out, because the name has control characters")
+            self.unreadable[_shown(name)] = "the name has control characters; rename the folder there"
             return _Listed(name, (), attributes)
         if any(name.startswith(prefix) for prefix in self._foreign):
+            note = f"{_shown(name)}: left out, because it is shared, or another user's"
+            self.notes += [] if note in self.notes or "\\noselect" in attributes else [note]
             return _Listed(name, (), attributes)
         own = name.removeprefix(self._prefix) if name != self._prefix else name
         return _Listed(name, tuple(own.split(text(separator))) if separator else (own,), attributes)
@@ -181,8 +194,9 @@ class _Looked:
         """Return the prefix of the user's own folders, and those of others'."""
         if not self._connection.has("NAMESPACE"):
             return b"", ()
-        [own, *others] = (self._connection.ask("NAMESPACE", "NAMESPACE") or [[None]])[-1]
-        return next(iter(_prefixes(own)), b""), [one for other in others[:2] for one in _prefixes(other) if one]
+        told = self._connection.ask("NAMESPACE", "NAMESPACE")
+        own, others, shared = (*(told[-1] if told else []), None, None, None)[:3]
+        return next(iter(_prefixes(own)), b""), [one for one in _prefixes(others) + _prefixes(shared) if one]
 
 
 def _prefixes(namespaces: Value) -> list[bytes]:

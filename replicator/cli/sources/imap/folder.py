@@ -15,7 +15,6 @@ from replicator.cli.sources.imap.values import (
     pairs,
     text,
     time_ms,
-    told_number,
     words,
 )
 from replicator.cli.sources.message import Listing, ReadMessage, SourceError, SourceFolder, SourceMessage, with_crlf
@@ -104,7 +103,8 @@ class ImapFolder:
         uids = set[int]()
         try:
             for answers in self._listed(self._all(), "(UID)"):
-                uids.update(told_number(pairs(answer[-1]), b"UID", UID_MAX) for answer in answers)
+                told = [pairs(answer[-1]) for answer in answers]  # of which some may be of another client's changes
+                uids.update(number(one[b"UID"], UID_MAX) for one in told if b"UID" in one)
         except SenselessAnswerError as error:
             raise self._wrong(f"an answer makes no sense: {error}") from error
         if len(uids) < self._exists:
@@ -147,7 +147,7 @@ class ImapFolder:
         try:
             begins = self._pieces([message.uid or 0 for message in batch], 0)
         except SourceError:
-            self._open_again()
+            self.open_again()
             begins = None
         for message in batch:
             yield self._one(message, begins)
@@ -164,10 +164,10 @@ class ImapFolder:
             self._refused += 1
             if self._refused > REFUSED_MAX:
                 raise
-            self._open_again()
+            self.open_again()
             return ReadMessage(message, error=str(error))
 
-    def _open_again(self) -> None:
+    def open_again(self) -> None:
         """Connect anew if the server or its answer has ended the connection. Raises SourceError."""
         if self.connection.is_broken:
             self.connection.close()
