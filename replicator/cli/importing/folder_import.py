@@ -23,7 +23,7 @@ from replicator.cli.importing.numbers import Numbers
 from replicator.cli.importing.results import Failure, FolderResult, StopSign
 from replicator.cli.importing.taking_over import TakingOver
 from replicator.cli.sources import FolderReader, Listing, ReadMessage, SourceFolder, SourceMessage
-from replicator.mail.flags import SYSTEM_FLAGS, is_keyword
+from replicator.mail.flags import MAX_KEYWORDS, SYSTEM_FLAGS, is_keyword
 
 BATCH_MESSAGES, BATCH_BYTES = 64, MIB  # of one request; the node stores them by one entry
 _SYSTEM = frozenset(flag.lower() for flag in SYSTEM_FLAGS)
@@ -201,14 +201,22 @@ class FolderImport:
     def _new_mail(self, read: ReadMessage) -> SentMessage:
         message, flags = read.message, _settable(read.message.flags)
         for flag in sorted(message.flags - flags - self._refused_flags):
-            self._note(f"the flag {flag!r} is left out: no flag of IMAP")
+            why = f"more than {MAX_KEYWORDS} keywords" if is_keyword(flag) else "no flag of IMAP"
+            self._note(f"the flag {flag!r} is left out: {why}")
         self._refused_flags |= message.flags - flags
         return SentMessage(read.text, flags, message.received_ms, message.uid if self._numbers.are_kept else None)
 
     def _take_over(self, listing: Listing, uids: UidSet) -> None:
         """Make flags of the source here, and expunges if they are asked for, where nobody has changed the mail."""
         flags = {one.uid: _settable(one.flags) for one in listing.messages if one.uid is not None}
-        work = TakingOver(self._client, self._user, self._numbers.here, self.memory, self.result)
+        work = TakingOver(
+            self._client,
+            self._user,
+            self._numbers.here,
+            memory=self.memory,
+            result=self.result,
+            failures=self.failures,
+        )
         work.take_flags(flags, uids)
         gone = {uid for uid in self.memory.flags if uid not in uids}
         if gone and self._expunge and len(gone) * 2 > len(self.memory.flags):
@@ -259,8 +267,9 @@ class FolderImport:
 
 
 def _settable(flags: frozenset[str]) -> frozenset[str]:
-    """Return the flags without those that no client could set here."""
-    return frozenset(flag for flag in flags if flag.lower() in _SYSTEM or is_keyword(flag))
+    """Return the flags without those that no client could set here, and as many keywords as a folder can have."""
+    keywords = sorted(flag for flag in flags if is_keyword(flag))[:MAX_KEYWORDS]
+    return frozenset([*keywords, *(flag for flag in flags if flag.lower() in _SYSTEM)])
 
 
 def _without_keywords(read: ReadMessage) -> ReadMessage:

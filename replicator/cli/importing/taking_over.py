@@ -7,37 +7,57 @@ then on the mail is only the node's, whatever happens at the source. Mail that h
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from http import HTTPStatus
 from itertools import islice
 
 from protocol.values import UidSet
 from replicator.cli.api.client import FoundFolder, NodeClient, TakenChange
+from replicator.cli.api.connection import RefusedError
 from replicator.cli.importing.memory import Flags, FolderMemory
-from replicator.cli.importing.results import FolderResult
+from replicator.cli.importing.results import Failure, FolderResult
 
 CHANGED_AT_ONCE = 1000
 """Mails of one request, which the node can change within its time limit."""
+MESSAGE_CHARS = 100  # of the UIDs of a failure
 
 
 class TakingOver:
-    """Brings the changes of one folder; `memory` follows them, and `result` counts them."""
+    """Brings the changes of one folder; `memory` follows them, `result` counts them, and `failures` has the others."""
 
     def __init__(
-        self, client: NodeClient, user: str, here: FoundFolder, memory: FolderMemory, result: FolderResult
+        self,
+        client: NodeClient,
+        user: str,
+        here: FoundFolder,
+        *,
+        memory: FolderMemory,
+        result: FolderResult,
+        failures: list[Failure],
     ) -> None:
-        self._result = result
         self._client = client
         self._user = user
         self._here = here
         self._memory = memory
+        self._result = result
+        self._failures = failures
 
     def take_flags(self, flags: Mapping[int, Flags], uids: UidSet) -> None:
-        """Give mail of `uids` the `flags` that it has at the source. Raises UnreachableError, RefusedError."""
+        """Give mail of `uids` the `flags` that it has at the source; what the node refuses is among the failures.
+
+        Raises UnreachableError, RefusedError.
+        """
         there = {*uids}
         changed = {
             uid: flags[uid] for uid, was in self._memory.flags.items() if uid in there and flags.get(uid, was) != was
         }
         for change in self._changes(changed):
-            taken = self._take(change)
+            try:
+                taken = self._take(change)
+            except RefusedError as error:
+                if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                    raise
+                self._failures.append(Failure(f"{self._here.name}, UIDs {change.uids}"[:MESSAGE_CHARS], error.detail))
+                continue
             self._memory.flags.update({uid: changed[uid] for uid in taken})
             self._result.reflagged += len(taken)
 

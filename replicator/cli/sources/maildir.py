@@ -8,6 +8,7 @@ a file that is not in it has none yet.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ from replicator.cli.sources.maildir_folders import PARTS, directories, separator
 from replicator.cli.sources.message import ReadMessage, SourceFolder, SourceMessage, with_crlf
 from replicator.cli.sources.names import below, folder_name
 from replicator.cli.sources.own_files import OwnFiles
-from replicator.mail.mailstore import INBOX
+from replicator.mail.mailstore import INBOX, MESSAGE_BYTES_MAX
 
 FLAGS: Mapping[str, str] = {
     "D": "\\Draft",
@@ -69,7 +70,11 @@ def read_maildir(path: Path, folder: str) -> LocalSource:
             read[name].join(found)
         else:
             read[name] = found
-    subscribed = _subscribed(files, path)
+    try:
+        subscribed = _subscribed(files, path)
+    except OSError as error:
+        unreadable[str(path / SUBSCRIPTIONS)] = error.strerror or str(error)
+        subscribed = None
     return LocalSource(
         {name: LocalFolder(one.in_order(), one.read, has_uids=one.uids is not None) for name, one in read.items()},
         [one.folder(name) for name, one in read.items()],
@@ -100,10 +105,12 @@ class _Directory:
     notes: list[str] = field(default_factory=list)
     messages: list[SourceMessage] = field(init=False)
     uids: UidList | None = field(init=False)
-    _moved: dict[str, str] = field(default_factory=dict)  # files that have another name by now
+    modseq: int | None = field(init=False)
+    _looks: dict[Path, dict[str, str]] = field(default_factory=dict)  # by directory: files by their names without flags
 
     def __post_init__(self) -> None:
         self.uids = self._uid_list()
+        self.modseq = highest_modseq(self.files.read_if_there(self.path / INDEX_LOG) or b"")
         self.messages = list(self._listed())
         lost = len(self.uids.uids) - sum(one.uid is not None for one in self.messages) if self.uids else 0
         if lost:
@@ -114,16 +121,17 @@ class _Directory:
         messages = [*self.messages, *other.messages]
         self.messages = [replace(one, uid=None) for one in messages]
         self.uids = None
+        self.notes += other.notes
 
     def folder(self, name: str) -> SourceFolder:
-        """Return what there is to know of the folder. Raises OSError."""
+        """Return what there is to know of the folder."""
         return SourceFolder(
             name,
             str(self.path),
             len(self.messages),
             self.uids.uidvalidity if self.uids else None,
             self.uids.uidnext if self.uids else None,
-            highest_modseq(self.files.read_if_there(self.path / INDEX_LOG) or b"") if self.uids else None,
+            self.modseq if self.uids else None,
             version=self._version(),
         )
 
@@ -137,19 +145,25 @@ class _Directory:
     def read(self, message: SourceMessage) -> ReadMessage:
         """Return a message, even if a mail program has changed its flags meanwhile. Raises OSError."""
         try:
-            text = self.files.read(message.name)
+            text = self.files.read(message.name, MESSAGE_BYTES_MAX)
         except FileNotFoundError:
-            base = _base(Path(message.name).name)
-            if base not in self._moved:
-                self._moved = {
-                    _base(entry.name): entry.path for entry in os.scandir(Path(message.name).parents[1] / "cur")
-                }
-            if base not in self._moved:
-                raise
-            text = self.files.read(self._moved[base])
+            text = self.files.read(self._name_now(message), MESSAGE_BYTES_MAX)
         if text.startswith(GZIP):
             return ReadMessage(message, error="compressed by a plugin of Dovecot's; import this mailbox by imap://")
         return ReadMessage(message, with_crlf(text))
+
+    def _name_now(self, message: SourceMessage) -> str:
+        """Return the path of a file that has another name by now. Raises OSError if it is gone.
+
+        One look serves for all files that are gone, however many.
+        """
+        folder, base = Path(message.name).parents[1], _base(Path(message.name).name)
+        look = self._looks.get(folder)
+        if look is None or (base in look and not Path(look[base]).exists()):
+            look = self._looks[folder] = {_base(entry.name): entry.path for entry in os.scandir(folder / "cur")}
+        if base not in look:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), message.name)
+        return look[base]
 
     def _uid_list(self) -> UidList | None:
         content = self.files.read_if_there(self.path / UIDLIST)

@@ -47,7 +47,10 @@ _OWN: Final = re.compile(
 )
 _STATUS: Final = re.compile(rb"^((?:X-)?Status):[ \t]*([A-Za-z]*)", re.MULTILINE | re.IGNORECASE)
 _KEYWORDS: Final = re.compile(rb"^X-Keywords:[ \t]*([^\r\n]*)", re.MULTILINE | re.IGNORECASE)
-_BASE: Final = re.compile(rb"^X-IMAP(?:base)?:[ \t]*(\d{1,10})[ \t]+(\d{1,10})\b", re.MULTILINE | re.IGNORECASE)
+_BASE, _BASE_WITHOUT_MAIL = (
+    re.compile(rb"^%s:[ \t]*(\d{1,10})[ \t]+(\d{1,10})\b" % name, re.MULTILINE | re.IGNORECASE)
+    for name in (b"X-IMAPbase", b"X-IMAP")
+)
 _NO_MAIL: Final = tuple(
     re.compile(field, re.MULTILINE | re.IGNORECASE)
     for field in (
@@ -165,7 +168,8 @@ class _Mbox:
 
     def base(self) -> _Base | None:
         """Return UIDVALIDITY and the last UID, if the file has them."""
-        found = _BASE.search(self._header(0)) if self._lines else None
+        header = self._header(0) if self._lines else b""
+        found = _BASE.search(header) or (_BASE_WITHOUT_MAIL.search(header) if self.is_without_first else None)
         if found is None:
             return None
         uidvalidity, last_uid = int(found[1]), int(found[2])

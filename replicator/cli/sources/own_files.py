@@ -9,7 +9,12 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
+
+from protocol.units import MIB
+
+FILE_BYTES_MAX: Final = 256 * MIB
+"""Octets of a list or log: the UIDs of some million messages."""
 
 
 class OwnFiles:
@@ -31,13 +36,16 @@ class OwnFiles:
         os.close(number)
         raise OSError(errno.EPERM, reason, str(path))
 
-    def read(self, path: Path | str) -> bytes:
-        """Return a file's content. Raises OSError as `open`."""
+    def read(self, path: Path | str, most_bytes: int = FILE_BYTES_MAX) -> bytes:
+        """Return a file's content. Raises OSError as `open`, and for a larger file."""
         with self.open(path) as file:
-            return file.read()
+            content = file.read(most_bytes + 1)
+        if len(content) > most_bytes:
+            raise OSError(errno.EFBIG, f"larger than {most_bytes // MIB} MiB", str(path))
+        return content
 
     def read_if_there(self, path: Path) -> bytes | None:
-        """Return a file's content; None if there is none. Raises OSError as `open`."""
+        """Return a file's content; None if there is none. Raises OSError as `read`."""
         try:
             return self.read(path)
         except FileNotFoundError:

@@ -18,7 +18,7 @@ from replicator.mail.mailstore import NewMessage
 from tests.cli.conftest import Invoke
 from tests.cli.importing.imports import imported, numbered, uids, write_list
 from tests.cli.served_node import ServedNode
-from tests.cli.sources.mail_files import put
+from tests.cli.sources.mail_files import FROM, put
 
 
 def run(served: ServedNode, root: Path, stop: StopSign) -> ImportResult:
@@ -215,3 +215,20 @@ def test_memory_of_another_cluster_does_not_count(served: ServedNode, invoke: In
     result = imported(served, invoke, root)
     assert (result["present"], result["removed"]) == (3, 0)
     assert result["notes"] == ["earlier imports were into another cluster, so all mail is compared anew"]
+
+
+def test_flags_that_a_folder_cannot_have_are_told_and_others_are_taken_over(
+    served: ServedNode, invoke: Invoke, tmp_path: Path
+) -> None:
+    def mails(first: str, second: str) -> bytes:
+        fields = f"X-IMAPbase: 5 9\nX-UID: 1\nX-Keywords: {first}\n", f"X-UID: 2\nX-Keywords: {second}\n"
+        return b"".join(FROM + field.encode() + b"Subject: x\n\nx\n\n" for field in fields)
+
+    imported(served, invoke, put(tmp_path, "mbox", mails("", "")))
+    many = " ".join(f"word{number}" for number in range(300))
+    result = imported(served, invoke, put(tmp_path, "mbox", mails(many, "other")), code=1)
+    assert result["reflagged"] == 1
+    [failure] = result["failures"]
+    assert failure["reason"].startswith("a mailbox may have 100 keywords")
+    result = imported(served, invoke, put(tmp_path, "mbox", mails(many, "word1")))
+    assert result["reflagged"] == 1

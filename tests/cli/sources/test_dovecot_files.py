@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.cli.sources import MailSource, SourceError, read_source
+from protocol.units import MIB
+from replicator.cli.sources import MailSource, own_files, read_source
 from replicator.cli.sources.dovecot_files import BrokenFileError, highest_modseq, parse_subscriptions, parse_uidlist
 from tests.cli.sources.mail_files import listed, make_maildir, names, put, texts
 
@@ -195,8 +196,7 @@ def test_links_and_files_of_others_are_no_mail(tmp_path: Path) -> None:
         errors = [read.error for read in reader.texts(reader.listing(None).messages) if read.error]
     assert sorted(errors) == ["Too many levels of symbolic links", "no file", "no file"]
     (root / "subscriptions").symlink_to(secret)
-    with pytest.raises(SourceError):
-        read_source(root, "INBOX")
+    assert str(root / "subscriptions") in read_source(root, "INBOX").unreadable
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
@@ -217,3 +217,66 @@ def test_folder_that_cannot_be_read_is_told_and_others_are_read(tmp_path: Path) 
     source = read_source(root, "INBOX")
     assert (names(source), texts(source, "Half")) == (["INBOX", "Half"], [b"x\r\n"])
     assert source.unreadable == {str(root / ".Bad" / "dovecot-uidlist"): "no file"}
+
+
+@pytest.mark.parametrize("name", ["dovecot-uidlist", "subscriptions", "dovecot-keywords", "dovecot.index.log"])
+@pytest.mark.parametrize("kind", ["fifo", "link", "large"])
+def test_file_that_is_none_or_too_large_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
+) -> None:
+    monkeypatch.setattr(own_files.OwnFiles.read, "__defaults__", (MIB,))
+    root = make_maildir(tmp_path / "Maildir")
+    put(root / "cur", "a:2,S", b"x\n")
+    make_maildir(root / ".Sub")
+    put(root / ".Sub" / "cur", "a:2,S", b"x\n")
+    if kind == "fifo":
+        os.mkfifo(root / name)
+    elif kind == "link":
+        (root / name).symlink_to("/dev/zero")
+    else:
+        os.truncate(put(root, name, b""), 2 * MIB)
+    source = read_source(root, "INBOX")
+    [told] = source.unreadable.items()
+    reasons = {"fifo": "no file", "link": "Too many levels of symbolic links", "large": "larger than 1 MiB"}
+    assert told == (str(root / name), reasons[kind])
+    assert "Sub" in names(source)
+
+
+def test_message_that_is_larger_than_any_is_told(tmp_path: Path) -> None:
+    root = make_maildir(tmp_path / "Maildir")
+    os.truncate(put(root / "cur", "a:2,S", b"x\n"), 1 << 40)
+    source = read_source(root, "INBOX")
+    with source.open(source.folders[0]) as reader:
+        [read] = reader.texts(listed(source))
+    assert read.error is not None
+    assert read.error.startswith("larger than ")
+
+
+def test_notes_of_directories_that_go_together_are_told(tmp_path: Path) -> None:
+    root = make_maildir(tmp_path / "Maildir")
+    for name in (".a\x01", ".a\x02"):
+        put(make_maildir(root / name), "dovecot-uidlist", b"broken")
+    assert len([note for note in read_source(root, "INBOX").notes if "line 1 is not" in note]) == 2
+
+
+def test_directory_is_looked_through_once_for_all_files_that_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_maildir(tmp_path / "Maildir")
+    for number in range(50):
+        put(root / "cur", f"{number}:2,", b"x\n")
+    source = read_source(root, "INBOX")
+    for number in range(49):
+        (root / "cur" / f"{number}:2,").unlink()
+    (root / "cur" / "49:2,").rename(root / "cur" / "49:2,S")
+    looks, scandir = list[str](), os.scandir
+
+    def look(path: str) -> object:
+        looks.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", look)
+    with source.open(source.folders[0]) as reader:
+        found = [*reader.texts(listed(source))]
+    assert [read.error is None for read in found].count(True) == 1
+    assert len(looks) == 1

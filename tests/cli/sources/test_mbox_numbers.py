@@ -55,6 +55,7 @@ def test_first_message_that_only_holds_numbers_is_no_mail(tmp_path: Path) -> Non
 def test_first_mail_with_such_a_field_of_its_sender_is_mail(tmp_path: Path) -> None:
     source = read_source(put(tmp_path, "mbox", mail(1, b"X-IMAP: 5 9\n") + mail(2, b"")), "INBOX")
     assert len(texts(source)) == 2
+    assert source.folders[0].uidvalidity is None
 
 
 def test_mbox_that_changes_while_it_is_read_is_read_no_further(tmp_path: Path) -> None:
