@@ -69,6 +69,7 @@ class ImportMemory:
         self._folders: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
         self._written_s = time.monotonic()
+        self._is_written = True
         if file.is_file():
             self._read()
 
@@ -83,6 +84,7 @@ class ImportMemory:
         document = folder.document()
         with self._lock:
             self._folders[name] = document
+            self._is_written = False
             self._write_at_times()
 
     def keep_at_times(self, name: str, folder: FolderMemory) -> None:
@@ -94,12 +96,14 @@ class ImportMemory:
         """Remember subscriptions. Raises OSError."""
         with self._lock:
             self.subscriptions |= {*names}
+            self._is_written = False
             self._write_at_times()
 
     def close(self) -> None:
-        """Write the file. Raises OSError."""
+        """Write the file, if there is something new. Raises OSError."""
         with self._lock:
-            self._write()
+            if not self._is_written:
+                self._write()
 
     def _read(self) -> None:
         """Read what was remembered; a file that makes no sense is as none, since it only saves time."""
@@ -124,7 +128,7 @@ class ImportMemory:
         ) as out:
             json.dump(document, out)
         unfinished.replace(self._file)
-        self._written_s = time.monotonic()
+        self._written_s, self._is_written = time.monotonic(), True
 
 
 def memory_of(directory: Path, user: str, source: str) -> ImportMemory:
