@@ -93,6 +93,7 @@ class ImportMemory:
         self._folders: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
         self._written_s = time.monotonic()
+        self._is_written = True
         self._lock_file = _locked(file.with_suffix(".lock"))
         try:
             if file.is_file():
@@ -118,6 +119,7 @@ class ImportMemory:
         document = folder.document()
         with self._lock:
             self._folders[name] = document
+            self._is_written = False
             self._write_at_times()
 
     def keep_at_times(self, name: str, folder: FolderMemory) -> None:
@@ -129,6 +131,7 @@ class ImportMemory:
         """Remember subscriptions. Raises OSError."""
         with self._lock:
             self.subscriptions |= {*names}
+            self._is_written = False
             self._write_at_times()
 
     def begin(self, inbox_id: str, here: Collection[str]) -> bool:
@@ -140,13 +143,15 @@ class ImportMemory:
             is_same = self.inbox_id is None or self.inbox_id in here
             if not is_same:
                 self._folders, self.subscriptions, self.inbox_id = {}, frozenset(), None
-            self.inbox_id = self.inbox_id or inbox_id
+            if self.inbox_id is None:
+                self.inbox_id, self._is_written = inbox_id, False
         return is_same
 
     def close(self) -> None:
-        """Write the file. Raises OSError."""
+        """Write the file, if there is something new. Raises OSError."""
         with self._lock:
-            self._write()
+            if not self._is_written:
+                self._write()
 
     def _read(self) -> None:
         """Read what was remembered; a file that makes no sense is put aside. Raises OSError."""
@@ -181,7 +186,7 @@ class ImportMemory:
         ) as out:
             json.dump(document, out)
         unfinished.replace(self._file)
-        self._written_s = time.monotonic()
+        self._written_s, self._is_written = time.monotonic(), True
 
 
 def memory_of(directory: Path, user: str, source: str) -> ImportMemory:

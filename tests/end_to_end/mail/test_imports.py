@@ -26,10 +26,10 @@ from tests.dovecot_accounts import (
     expunge,
     fill,
     listed,
-    needs_dovecot,
     shown,
     subscribed,
 )
+from tests.imap_data.dovecot import needs_dovecot
 
 pytestmark = needs_dovecot
 USERS = [f"user{number}" for number in range(40)]
