@@ -87,6 +87,7 @@ class FolderImport:
             self._matching = Matching(contents, self.memory.flags.keys(), self._named(listing))
         self._numbers.keep(is_first=self._is_first)
         self._forget_other_uids()
+        new = [message for message in new if not self._has_been_unnumbered(message)]
         self._save_all(reader, [message for message in new if message.uid is not None])
         if not self._stop.reason:
             self._numbers.raise_uidnext(listing.uids)
@@ -122,6 +123,21 @@ class FolderImport:
         """Forget which UIDs earlier imports have given, if the folder has got another UIDVALIDITY since."""
         if self.memory.uidvalidity_here != self._numbers.here.uidvalidity and not self._is_first:
             self.memory.flags.clear()
+            self.memory.unnumbered.clear()
+
+    def _has_been_unnumbered(self, message: SourceMessage) -> bool:
+        """Return True for mail that an earlier import took before it had a UID; remember the one that it has now."""
+        uid_and_flags = self.memory.unnumbered.get(message.key) if message.key is not None else None
+        if uid_and_flags is None:
+            return False
+        if message.uid is not None:
+            uid, flags = uid_and_flags
+            del self.memory.unnumbered[message.key or ""]
+            self._remember(message, flags, uid)
+        self.result.present += 1
+        self.result.left -= 1
+        self._advance(1)
+        return True
 
     def _save_all(self, reader: FolderReader, messages: Sequence[SourceMessage]) -> None:
         """Save messages in their order, reading ahead while the node works."""
@@ -229,6 +245,8 @@ class FolderImport:
     def _remember(self, message: SourceMessage, flags: frozenset[str] | None, uid: int | None) -> None:
         """Remember that a message is here under this UID, and the flags that both sides have, if they are known."""
         if message.uid is None:  # no client has seen it yet
+            if message.key is not None and uid is not None and flags is not None and self._numbers.are_kept:
+                self.memory.unnumbered[message.key] = uid, flags
             return
         self.memory.taken.add(message.uid)
         if self._numbers.are_kept and uid == message.uid:

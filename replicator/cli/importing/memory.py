@@ -38,8 +38,9 @@ class FolderMemory:
 
     `uidvalidity`: the source's; `uidvalidity_here`: the one under which the keys of `flags` are UIDs here. `taken`:
     UIDs at the source of all mail that is here, or was. `flags`: of the mail that has the same UID here, what both
-    sides had. `expunged`: UIDs of mail that an import has expunged here. `moved`: mails that have another UID here.
-    `gone`: mails of `flags` that the source had no more. `version`: the source's, if nothing was left out then.
+    sides had. `unnumbered`: UID here and flags of mail that had no UID at the source, by its key. `expunged`: UIDs of
+    mail that an import has expunged here. `moved`: mails that have another UID here. `gone`: mails of `flags` that the
+    source had no more. `version`: the source's, if nothing was left out then.
     """
 
     mailbox_id: str
@@ -52,6 +53,7 @@ class FolderMemory:
     taken: set[int] = field(default_factory=set)
     expunged: set[int] = field(default_factory=set)
     flags: dict[int, Flags] = field(default_factory=dict)
+    unnumbered: dict[str, tuple[int, Flags]] = field(default_factory=dict)
 
     @property
     def has_mail(self) -> bool:
@@ -74,6 +76,7 @@ class FolderMemory:
             "taken": str(UidSet.of(self.taken)),
             "expunged": str(UidSet.of(self.expunged)),
             "flags": [[sorted(flags), str(UidSet.of(uids))] for flags, uids in by_flags.items()],
+            "unnumbered": {key: [uid, sorted(flags)] for key, (uid, flags) in self.unnumbered.items()},
         }
 
 
@@ -212,6 +215,7 @@ def _locked(file: Path) -> TextIO:
 
 def _folder(document: dict[str, Any]) -> FolderMemory:
     flags = {uid: frozenset(map(str, names)) for names, uids in document["flags"] for uid in _uids(uids)}
+    unnumbered = document["unnumbered"].items()
     return FolderMemory(
         mailbox_id=str(document["mailbox_id"]),
         uidvalidity=document["uidvalidity"],
@@ -223,6 +227,7 @@ def _folder(document: dict[str, Any]) -> FolderMemory:
         taken={*_uids(document["taken"])},
         expunged={*_uids(document["expunged"])},
         flags=flags,
+        unnumbered={key: (int(uid), frozenset(map(str, names))) for key, (uid, names) in unnumbered},
     )
 
 

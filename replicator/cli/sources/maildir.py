@@ -185,7 +185,7 @@ class _Directory:
             if is_whole and uids.keys() <= {base for base, _ in found}:
                 break
         for (base, _), message in found.items():
-            yield replace(message, uid=uids.pop(base, None))  # a second file of this name has none
+            yield replace(message, uid=uids.pop(base, None), key=base)  # a second file of this name has no UID
 
     def _look(self, found: dict[tuple[str, int], SourceMessage], keywords: Mapping[str, str]) -> bool:
         """Find files, by their names without flags and their inodes; return False if some vanished meanwhile."""

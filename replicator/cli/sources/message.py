@@ -21,14 +21,15 @@ class SourceError(Exception):
 class SourceMessage:
     """One message of a folder.
 
-    `name` tells its location, for people; `uid` is the one by which clients know it, if the source tells; `place` is
-    its number in a file of many; `size_bytes` is roughly right.
+    `name` tells its location, for people; `uid` is the one by which clients know it, if the source tells; `key` names
+    it before it has a UID, and after; `place` is its number in a file of many; `size_bytes` is roughly right.
     """
 
     name: str
     flags: frozenset[str]
     received_ms: int | None
     uid: int | None = None
+    key: str | None = None
     place: int = 0
     size_bytes: int = 0
 

@@ -17,6 +17,26 @@ FILE_BYTES_MAX: Final = 256 * MIB
 """Octets of a list or log: the UIDs of some million messages."""
 
 
+def check_links(path: Path) -> None:
+    """Check that nobody else than who runs this, root and the owner of what is there has made a link on the way.
+
+    Raises OSError for a link of others: its maker might lead the import to somebody else's mail.
+    """
+    trusted = {0, os.geteuid(), path.stat().st_uid}
+    at, rest = Path("/"), [*reversed(path.absolute().parts[1:])]
+    while rest:
+        part = rest.pop()
+        here = at.parent if part == os.pardir else at / part
+        if not here.is_symlink():
+            at = here
+            continue
+        if here.lstat().st_uid not in trusted:
+            raise OSError(errno.EPERM, "a link of another user; name what it leads to", str(here))
+        target = here.readlink()
+        at = Path("/") if target.is_absolute() else at
+        rest += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+
+
 class OwnFiles:
     """Files that belong to the owner of a directory."""
 

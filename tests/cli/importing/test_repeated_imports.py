@@ -232,3 +232,38 @@ def test_flags_that_a_folder_cannot_have_are_told_and_others_are_taken_over(
     assert failure["reason"].startswith("a mailbox may have 100 keywords")
     result = imported(served, invoke, put(tmp_path, "mbox", mails(many, "word1")))
     assert result["reflagged"] == 1
+
+
+def test_flags_of_mail_that_gets_its_uid_after_an_import_are_taken_over(
+    served: ServedNode, invoke: Invoke, tmp_path: Path
+) -> None:
+    root = numbered(tmp_path / "Maildir", [1], 2)
+    put(root / "new", "2", b"new\n", mtime_s=2000)
+    put(root / "new", "3", b"newer\n", mtime_s=2001)
+    imported(served, invoke, root)
+    put(root / "cur", "4:2,", b"late\n")
+    result = imported(served, invoke, root)
+    assert (result["imported"], result["present"]) == (1, 3)
+    expunge(served, 3)
+    (root / "new" / "2").rename(root / "cur" / "2:2,F")
+    (root / "new" / "3").rename(root / "cur" / "3:2,")
+    write_list(root, [1, 2, 3, 4], 5)
+    result = imported(served, invoke, root)
+    assert (result["imported"], result["reflagged"], result["folders"][0]["uids_kept"]) == (0, 1, True)
+    assert flags(served, 2) == {"\\Flagged"}
+    assert uids(served) == [1, 2, 4]
+
+
+def test_mail_that_the_source_numbers_otherwise_than_it_was_here_costs_the_uids(
+    served: ServedNode, invoke: Invoke, tmp_path: Path
+) -> None:
+    root = numbered(tmp_path / "Maildir", [1], 2)
+    for name, second in (("a", 2000), ("b", 2001)):
+        put(root / "new", name, b"mail %s\n" % name.encode(), mtime_s=second)
+    imported(served, invoke, root)
+    for name in "ab":
+        (root / "new" / name).rename(root / "cur" / f"{name}:2,F")
+    put(root, "dovecot-uidlist", b"3 V1600000001 N4 Gx\n1 :1\n2 :b\n3 :a\n")
+    result = imported(served, invoke, root)
+    assert (result["imported"], result["reflagged"], result["folders"][0]["uids_kept"]) == (0, 0, False)
+    assert [len(flags(served, uid)) for uid in (2, 3)] == [0, 0]

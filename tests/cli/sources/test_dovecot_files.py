@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.units import MIB
-from replicator.cli.sources import MailSource, own_files, read_source
+from replicator.cli.sources import MailSource, SourceError, own_files, read_source
 from replicator.cli.sources.dovecot_files import BrokenFileError, highest_modseq, parse_subscriptions, parse_uidlist
 from tests.cli.sources.mail_files import listed, make_maildir, names, put, texts
 
@@ -280,3 +280,19 @@ def test_directory_is_looked_through_once_for_all_files_that_are_gone(
         found = [*reader.texts(listed(source))]
     assert [read.error is None for read in found].count(True) == 1
     assert len(looks) == 1
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a link away")
+@pytest.mark.parametrize(("maker", "is_read"), [(0, True), (1001, True), (1002, False)])
+def test_place_is_not_read_by_a_link_of_another_user(tmp_path: Path, maker: int, *, is_read: bool) -> None:
+    root = make_maildir(tmp_path / "homes" / "alice" / "Maildir")
+    os.chown(put(root / "cur", "1:2,", b"alice's\n"), 1001, 1001)
+    os.chown(root, 1001, 1001)
+    linked = tmp_path / "homes" / "bob"
+    linked.symlink_to("alice/../alice")
+    os.lchown(linked, maker, maker)
+    if is_read:
+        assert texts(read_source(linked / "Maildir", "INBOX")) == [b"alice's\r\n"]
+    else:
+        with pytest.raises(SourceError, match="bob: a link of another user"):
+            read_source(linked / "Maildir", "INBOX")
