@@ -78,15 +78,16 @@ class FolderImport:
                 self.result.uids_kept = self._numbers.are_kept and not self.memory.moved
 
     def _run(self, reader: FolderReader) -> None:
+        self._forget_other_uids()
         since = self._since()
         self.memory.version = self.memory.highestmodseq = None  # until all is done
         listing = reader.listing(since, self.memory.taken - self.memory.expunged)
         new = self._new(listing)
         if new:
             contents = self._client.contents(self._user, self._here.name)
-            self._matching = Matching(contents, self.memory.flags.keys(), self._named(listing))
+            taken = {*self.memory.flags, *(uid for uid, _ in self.memory.unnumbered.values())}
+            self._matching = Matching(contents, taken, self._named(listing))
         self._numbers.keep(is_first=self._is_first)
-        self._forget_other_uids()
         new = [message for message in new if not self._has_been_unnumbered(message)]
         self._save_all(reader, [message for message in new if message.uid is not None])
         if not self._stop.reason:
@@ -121,7 +122,7 @@ class FolderImport:
 
     def _forget_other_uids(self) -> None:
         """Forget which UIDs earlier imports have given, if the folder has got another UIDVALIDITY since."""
-        if self.memory.uidvalidity_here != self._numbers.here.uidvalidity and not self._is_first:
+        if self.memory.uidvalidity_here != self._here.uidvalidity:
             self.memory.flags.clear()
             self.memory.unnumbered.clear()
 

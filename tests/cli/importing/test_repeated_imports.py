@@ -11,7 +11,7 @@ from protocol.values import UidSet
 from replicator.cli.importing.mail_import import MailImport
 from replicator.cli.importing.memory import memory_of
 from replicator.cli.importing.results import ImportResult, StopSign
-from replicator.cli.sources import Listing, read_source
+from replicator.cli.sources import Listing, SourceError, read_source
 from replicator.cli.sources.local import LocalFolder
 from replicator.cli.target import one_node
 from replicator.mail.mailstore import NewMessage
@@ -267,3 +267,25 @@ def test_mail_that_the_source_numbers_otherwise_than_it_was_here_costs_the_uids(
     result = imported(served, invoke, root)
     assert (result["imported"], result["reflagged"], result["folders"][0]["uids_kept"]) == (0, 0, False)
     assert [len(flags(served, uid)) for uid in (2, 3)] == [0, 0]
+
+
+def test_uids_of_another_uidvalidity_here_name_nothing_any_more(
+    served: ServedNode, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = numbered(tmp_path / "Maildir", [1, 2], 3)
+    imported(served, invoke, root)
+    [file] = (tmp_path / "state" / "replicator" / "imports").glob("*.json")
+    document = json.loads(file.read_text())
+    document["folders"]["INBOX"]["uidvalidity_here"] = 7  # a merge has renumbered the folder since
+    file.write_text(json.dumps(document))
+    flag(root, 1)
+
+    def fail(*_: object) -> Listing:
+        raise SourceError("the disk is gone")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(LocalFolder, "listing", fail)
+        imported(served, invoke, root, code=1)
+    result = imported(served, invoke, root, "--expunge")
+    assert (result["reflagged"], result["stayed"], result["expunged"]) == (0, 0, 0)
+    assert flags(served, 1) == {"\\Seen"}

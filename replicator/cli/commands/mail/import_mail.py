@@ -238,7 +238,7 @@ def _report_many(wanted: list[Wanted], results: list[ImportResult], *, as_json: 
     made = table("Imports", "user…", ">imported", ">there", ">failed", ">left", "UIDs", "not taken, because…")
     for one, result in sorted(zip(wanted, results, strict=True), key=lambda pair: not pair[1].is_complete):
         why = result.stopped or (result.failures[0].reason if result.failures else "")
-        numbers = (result.total("imported"), result.total("present"), len(result.failures), result.total("left"))
+        numbers = (result.total("imported"), result.total("present"), result.total("failed"), result.total("left"))
         made.add_row(plain(one.user), *map(str, numbers), _kept(result), plain(why))
     complete = sum(result.is_complete for result in results)
     echo(console(), made, f"{complete} of {counted(len(results), 'user')} complete")
