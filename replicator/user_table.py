@@ -24,24 +24,27 @@ import trio
 from sortedcontainers import SortedDict
 
 from protocol.units import MIB
-from replicator.errors import MailError
+from replicator.errors import MailError, UsersUnavailableError
 from replicator.mail.annotations import USER_TABLE
 from replicator.mail.mailstore import MailStore
 from replicator.runtime.environment import ThreadRunner, run_in_thread
 from replicator.runtime.files.line_files import write_lines
 from replicator.runtime.signals import Signal
 from replicator.store.db.transaction import Commit
-from replicator.users import UserExistsError, UserUnknownError, folded
+from replicator.users import MailNames, UserExistsError, UserUnknownError, folded
 from replicator.users.passwd_file.line import (
     mail_user_in,
     name_in,
     needs_secret,
+    owner_of,
     refusal_of,
     renamed,
+    replaced,
     user_of,
     with_hash,
 )
 from replicator.users.passwd_file.table import FILE_MAX_BYTES, SECRET, SECRET_BYTES
+from replicator.users.words.mail_user import NOBODY
 from replicator.users.words.nologin import with_nologin
 from resync.entry import FolderAnnotate
 
@@ -156,16 +159,33 @@ class ClusterUsers:
         return _name_of(folded(user)) in await self._shown()
 
     async def names_of(self, user: str) -> list[str]:
-        """Return the log-in names that open the mail of exactly this user, as `has` knows them. Raises MailError."""
+        """Return the log-in names that open the mail of exactly this user, as `has` knows them.
+
+        Raises MailError, also while it is not known whose mail some name opens: it may be this.
+        """
         await self._mail.catch_up(USER_TABLE)
-        values, own = await self._shown(), _name_of(folded(user))
+        values = await self._shown()
+        if unknown := self._log_ins.of(NOBODY):
+            names = sorted(folded(name_in(values[name])) for name in unknown)
+            raise UsersUnavailableError(refusal_of(user, names[0], NOBODY))
+        return self._names_of(values, folded(user))
+
+    def _names_of(self, values: Values, user: str) -> list[str]:
+        own = _name_of(user)
         names = {own} if own in values and mail_user_in(values[own]) is None else set()
-        return sorted(name_in(values[name]) for name in names | self._log_ins.of(folded(user)))
+        return sorted(folded(name_in(values[name])) for name in names | self._log_ins.of(user))
+
+    def _mail_names(self, values: Values, line: bytes) -> MailNames:
+        """Return whose mail a line opens, and the names of the other lines that do."""
+        owner, name = owner_of(line), folded(name_in(line))
+        others = self._names_of(values, owner) if owner != NOBODY else []
+        return MailNames(owner, tuple(other for other in others if other != name))
 
     async def add(self, lines: Sequence[bytes], *, replace: bool = False) -> None:
         """Add users by their lines, without line ends, all or none; with `replace`, in place of those that there are.
 
-        Raises UserExistsError; ValueError for a line that is not a user's.
+        A line in place of another opens the same mail, unless it says whose it opens. Raises UserExistsError;
+        ValueError for a line that is not a user's.
         """
         named = {folded(user_of(line)): line for line in lines}
         if len(named) < len(lines):
@@ -175,10 +195,14 @@ class ClusterUsers:
             known = next((user for user in named if _name_of(user) in before), None)
             if known is not None and not replace:
                 raise UserExistsError(f"user {known!r} already exists; `replicator user passwd` sets a new password")
-            for user in named:
-                if _name_of(user) not in before:
+            changes: dict[str, bytes] = {}
+            for user, line in named.items():
+                old = before.get(_name_of(user))
+                if old is None or owner_of(old) == NOBODY:
                     self._check_free(before, user, set(named))
-            return named
+                changes[user] = line if old is None else replaced(old, line)
+                user_of(changes[user])
+            return changes
 
         await self._change(added)
 
@@ -186,15 +210,22 @@ class ClusterUsers:
         """Replace the hash of the user's password; the rest of the line stays. Raises UserUnknownError, ValueError."""
         await self._change(lambda before: {folded(user): with_hash(_line_of(before, user), hashed)})
 
-    async def set_disabled(self, user: str, *, disabled: bool) -> None:
-        """Disable the user, or let the user log in again; the rest of the line stays. Raises as `set_password`."""
+    async def set_disabled(self, user: str, *, disabled: bool) -> MailNames:
+        """Disable the user, or let the user log in again, and return who else opens the mail.
+
+        The rest of the line stays. Raises as `set_password`.
+        """
+        found = MailNames(NOBODY)
 
         def changed(before: Values) -> Changes:
+            nonlocal found
             line = with_nologin(_line_of(before, user), disabled=disabled)
             user_of(line)
+            found = self._mail_names(before, line)
             return {folded(user): line}
 
         await self._change(changed)
+        return found
 
     async def rename(self, user: str, name: str) -> str:
         """Give the user another log-in name, and return the user whose mail that opens, as the old one did.
@@ -214,20 +245,27 @@ class ClusterUsers:
         return mail_user_in(changes[new] or b"") or new
 
     def _check_free(self, values: Values, user: str, but: AbstractSet[str]) -> None:
-        """Raise UserExistsError if a log-in name opens the mail of the user of this name, but for those that change."""
-        holders = (folded(name_in(values[name])) for name in self._log_ins.of(user))
-        holder = next((name for name in sorted(holders) if name not in but), None)
-        if holder is not None:
-            raise UserExistsError(refusal_of(user, holder))
+        """Raise UserExistsError if a log-in name opens the mail of the user of this name, or nobody knows whose.
 
-    async def delete(self, user: str) -> None:
-        """Remove the user. The mail stays. Raises UserUnknownError."""
+        `but`: names that change.
+        """
+        for owner in (user, NOBODY):
+            holders = (folded(name_in(values[name])) for name in self._log_ins.of(owner))
+            holder = next((name for name in sorted(holders) if name not in but), None)
+            if holder is not None:
+                raise UserExistsError(refusal_of(user, holder, owner))
+
+    async def delete(self, user: str) -> MailNames:
+        """Remove the user, and return whose mail that was, and who else opens it. It stays. Raises UserUnknownError."""
+        found = MailNames(NOBODY)
 
         def deleted(before: Values) -> Changes:
-            _line_of(before, user)
+            nonlocal found
+            found = self._mail_names(before, _line_of(before, user))
             return {folded(user): None}
 
         await self._change(deleted)
+        return found
 
     async def _change(self, decide: Callable[[Values], Changes]) -> Changes:
         """Make the change that is decided on the latest table that can be had, show it, and return it."""
@@ -260,7 +298,7 @@ class ClusterUsers:
 
 
 class _LogIns:
-    """The lines that open the mail of other users than their names say, by these users."""
+    """The lines that open the mail of other users than their names say, by these users, or that of `NOBODY`."""
 
     def __init__(self, values: Values = MappingProxyType({})) -> None:
         self._names: dict[str, set[str]] = {}  # of annotations

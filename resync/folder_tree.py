@@ -36,8 +36,8 @@ from resync.entry import (
     TreeMerge,
     TreeRow,
 )
-from resync.kept_uidvalidity import holders, may_become_one_of
 from resync.merge import in_parts
+from resync.names_elsewhere import holders, may_become_one_of
 from resync.state import RISEN_MAX, ContradictionError, joined
 
 K = TypeVar("K", bytes, str, tuple[bytes, str])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from replicator.errors import DurabilityError, InvalidNameError, UsersUnavailabl
 from replicator.mail.annotations import USER_TABLE
 from replicator.runtime.files.line_files import write_lines
 from replicator.user_table import HEAD, LINE, ClusterUsers
-from replicator.users import UserDirectory, UserExistsError, UserUnknownError
+from replicator.users import MailNames, UserDirectory, UserExistsError, UserUnknownError
 from replicator.users.passwd_file.table import SECRET
 from resync.entry import FolderAnnotate
 from tests.replication.cluster import Cluster, Node, cluster, until
@@ -228,8 +229,53 @@ async def test_log_ins_of_one_user_come_together_or_one_after_the_other(
         await table.delete("team")
         with pytest.raises(UserExistsError, match="whose mail 'ann' opens"):
             await table.add([b"team:*"])
-        await table.add([b"team:*", b"ann:*", b"bob:*"], replace=True)
-        assert shown(nodes["dc1"]) == ["ann:*", "bob:*", "team:*"]
+        await table.add([b"team:*", b"ann:*::::::user=ann", b"bob:*::::::user=bob"], replace=True)
+        assert shown(nodes["dc1"]) == ["ann:*::::::user=ann", "bob:*::::::user=bob", "team:*"]
+        assert [await table.names_of(name) for name in ("team", "ann")] == [["team"], ["ann"]]
+
+
+async def test_a_line_in_place_of_another_opens_the_same_mail_unless_it_says_whose(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes, tables(nodes, "dc1") as users:
+        table = users["dc1"]
+        await table.add([b"ann:*::::::user=team nologin", b"bob:*::::::user=team", b"eve:*"])
+        await table.add([b"Ann:{PLAIN}1", b"bob:{PLAIN}2::::::user=ben", b"eve:{PLAIN}3"], replace=True)
+        assert shown(nodes["dc1"]) == ["Ann:{PLAIN}1::::::user=team", "bob:{PLAIN}2::::::user=ben", "eve:{PLAIN}3"]
+        with pytest.raises(ValueError, match="at most 4096 bytes"):
+            await table.add([b"ann:*::::::" + b"x" * 4080], replace=True)
+
+
+async def test_who_else_opens_the_mail_is_told(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes, tables(nodes, "dc1") as users:
+        table = users["dc1"]
+        await table.add([b"team:*", b"Ann:*::::::user=team", b"bob:*::::::user=TEAM", b"eve:*"])
+        assert await table.set_disabled("ann", disabled=True) == MailNames("team", ("bob", "team"))
+        assert await table.set_disabled("eve", disabled=True) == MailNames("eve")
+        assert await table.delete("team") == MailNames("team", ("ann", "bob"))
+        assert await table.delete("bob") == MailNames("team", ("ann",))
+        assert await table.delete("ANN") == MailNames("team")
+
+
+async def test_nobody_gets_a_name_while_it_is_not_known_whose_mail_another_opens(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with cluster(tmp_path, autojump_clock, 1) as nodes, tables(nodes, "dc1") as users:
+        table, name = users["dc1"], LINE + hashlib.sha256(b"zoe").hexdigest()
+        await table.add([b"bob:*"])
+        # Versions that did not know the word took any value.
+        await nodes["dc1"].mail.annotate(USER_TABLE, None, {name: b"zoe:*::::::user=%n"})
+        for change in (table.add([b"carol:*"]), table.rename("bob", "carol")):
+            with pytest.raises(
+                UserExistsError, match="not known whose mail 'zoe' opens, and it may be that of 'carol'"
+            ):
+                await change
+        with pytest.raises(UsersUnavailableError, match="not known whose mail 'zoe' opens"):
+            await table.names_of("carol")
+        await table.add([b"zoe:*"], replace=True)
+        assert await table.names_of("zoe") == ["zoe"]
+        await table.add([b"carol:*"])
+        assert shown(nodes["dc1"]) == ["bob:*", "carol:*", "zoe:*"]
 
 
 async def test_lines_that_no_node_writes_are_not_in_the_file(tmp_path: Path, autojump_clock: MockClock) -> None:

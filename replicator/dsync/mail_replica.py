@@ -5,6 +5,7 @@ Clients of all nodes go on using the mailboxes: what they do during a sync is fo
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -14,14 +15,18 @@ import trio
 
 from protocol.units import KIB, MIB
 from protocol.values import UidSet
-from replicator.dsync.replica import FlagChanges, SavedAs, StoredMail
-from replicator.dsync.rules.tree import Adopt, Create, Delete, Name, Rename, Step, Subscribe, Tree, name_hash
-from replicator.dsync.wire.items import Deletions, Mailbox, TreeNode
-from replicator.errors import FolderExistsError
+from replicator.dsync.mail_tree import name_of, tree_of
+from replicator.dsync.replica import SavedAs
+from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
+from replicator.dsync.rules.tree import Adopt, Create, Delete, Rename, Step, Subscribe, Tree
+from replicator.dsync.wire.items import Attribute, Mailbox
+from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError
+from replicator.mail.annotations import SPECIAL_USE
 from replicator.mail.flags import SYSTEM_FLAGS, is_keyword
-from replicator.mail.last_changes import TreeChanges
-from replicator.mail.mailstore import SEPARATOR, CoreMailStore, Folder, NewMessage, ReceivedBody
+from replicator.mail.mailstore import INBOX, CoreMailStore, Folder, NewMessage, ReceivedBody
 from replicator.mail.view import MailboxView, Message
+
+log = logging.getLogger(__name__)
 
 SMALL_BYTES = 64 * KIB
 """Largest mail that is held in memory, to be saved together with others."""
@@ -31,10 +36,13 @@ BATCH_MAX = 64
 """Mails saved together: each time waits for disks."""
 
 ASIDE = " (dsync)"
-"""End of the name of a folder in which mail waits while its own folder is replaced, or gives it other UIDs."""
+"""End of the name of a folder in which mail waits while its own folder is replaced."""
 
-ESCAPED_SEPARATOR = "%2f"
-"""A separator within a level of a name, which Dovecot allows where its own separator is another one."""
+PRIVATE = "/private/"
+SHARED = "/shared/"
+"""Beginnings of the names of annotations (RFC 5464 section 3.2), without which Dovecot tells them."""
+
+DOVECOTS_OWN = "vendor/vendor.dovecot/"
 
 SYNCED_MAX = 100_000
 """Mailboxes whose last sync is remembered: 20 MB."""
@@ -62,16 +70,6 @@ class LastSyncs:
     def find(self, peer: str, mailbox_id: bytes) -> tuple[int, int] | None:
         """Return MODSEQ and time of the last sync, if they are known."""
         return self._known.get((peer, mailbox_id))
-
-
-def levels_of(name: str) -> Name:
-    """Return the levels of a folder's name."""
-    return tuple(level.replace(ESCAPED_SEPARATOR, SEPARATOR) for level in name.split(SEPARATOR))
-
-
-def name_of(levels: Name) -> str:
-    """Return the folder's name that has these levels."""
-    return SEPARATOR.join(level.replace(SEPARATOR, ESCAPED_SEPARATOR) for level in levels)
 
 
 class MailReplica:
@@ -102,75 +100,52 @@ class MailReplica:
             case Subscribe(name, subscribed):
                 await mail.subscribe(user, name_of(name), subscribed=subscribed)
 
-    async def _create(self, name: str, mailbox_id: bytes, uidvalidity: int) -> Folder:
-        folder = await self._mail.create_folder_as(self._user, name, mailbox_id)
+    async def _create(self, name: str, guid: bytes, uidvalidity: int) -> Folder:
+        return await self._name(await self._new(name), guid, uidvalidity)
+
+    async def _new(self, name: str) -> Folder:
+        """Return a new folder; INBOX is there as soon as it is asked for."""
+        create = self._mail.folder if name == INBOX else self._mail.create_folder
+        return await create(self._user, name)
+
+    async def _name(self, folder: Folder, guid: bytes, uidvalidity: int) -> Folder:
+        """Let the peer find a folder by its GUID and UIDVALIDITY."""
+        await self._mail.know_as(folder, guid)
         return await with_uidvalidity(self._mail, folder, uidvalidity)
 
     async def _adopt(self, step: Adopt) -> None:
-        """Replace a folder by one with the other id. Its mail waits aside, and comes back above the peer's UIDs."""
-        mail, name = self._mail, name_of(step.name)
-        folder = await mail.folder(self._user, name)
-        async with aside(mail, folder) as waiting:
-            await _move_all(mail, folder, waiting)
-            adopted = await self._create(name, step.mailbox_id, step.uidvalidity)
-            view = await mail.open_mailbox(waiting)
-            if view.messages:
-                await mail.raise_numbers(adopted, step.uidnext, 1)
-            await _move_all(mail, waiting, adopted)
+        """Take the peer's GUID and UIDVALIDITY for a folder.
+
+        If it has had mail, a new folder takes its place. The mail is in the old one meanwhile, under another name, and
+        comes back above the peer's UIDs.
+        """
+        mail, user, name = self._mail, self._user, name_of(step.name)
+        folder = await mail.folder(user, name)
+        if (await mail.status(folder)).uidnext == 1:
+            await self._name(folder, step.mailbox_id, step.uidvalidity)
+            return
+        waiting = f"{name}{ASIDE} {folder.mailbox_id.hex()[:8]}"
+        await mail.rename_folder(user, name, waiting)
+        folder = await self._create(name, step.mailbox_id, step.uidvalidity)
+        await mail.raise_numbers(folder, step.uidnext, 1)
+        await _move_all(mail, await mail.folder(user, waiting), folder)
+        if not (await mail.open_mailbox(await mail.folder(user, waiting))).messages:
+            await mail.delete_folder(user, waiting)
 
     @asynccontextmanager
     async def mailbox(self, mailbox_id: bytes, peer: str) -> AsyncIterator[MailReplicaMailbox | None]:
         """See `Replica`."""
+        changes = (await self._mail.tree_changes(self._user)).folders
+        own = next((one.mailbox_id for one in changes if one.guid == mailbox_id and not one.deleted), None)
         folders = await self._mail.folders(self._user)
-        folder = next((folder for folder in folders if folder.mailbox_id == mailbox_id), None)
+        folder = next((folder for folder in folders if folder.mailbox_id == own), None)
         if folder is None:
             yield None
             return
-        box = MailReplicaMailbox(self._mail, folder, self._last_syncs.find(peer, mailbox_id))
+        box = MailReplicaMailbox(self._mail, folder, mailbox_id, self._last_syncs.find(peer, mailbox_id))
         yield box
         modseq = (await box.numbers()).highestmodseq
         self._last_syncs.note(peer, mailbox_id, modseq, self._clock_ms())
-
-
-def tree_of(changes: TreeChanges) -> Tree:
-    """Return a user's folders and subscriptions as dsync tells them."""
-    living = {one.name: one for one in changes.folders if not one.deleted}
-    subscriptions = {one.name: one for one in changes.subscriptions}
-    nodes = dict[Name, TreeNode]()
-    for name in living.keys() | {name for name, one in subscriptions.items() if one.subscribed}:
-        folder, subscription = living.get(name), subscriptions.get(name)
-        levels = levels_of(name)
-        nodes[levels] = TreeNode(
-            levels,
-            folder is not None,
-            None if folder is None else folder.mailbox_id,
-            0 if folder is None else folder.uidvalidity,
-            1 if folder is None else folder.uidnext,
-            0 if folder is None else folder.changed_ms // 1000,
-            subscription is not None and subscription.subscribed,
-            0 if subscription is None else subscription.changed_ms // 1000,
-        )
-    for name in living:
-        for levels in _above(levels_of(name)):
-            nodes.setdefault(levels, TreeNode(levels))
-    deleted = [one for one in changes.folders if one.deleted]
-    return Tree(
-        nodes,
-        Deletions(
-            SEPARATOR,
-            {one.mailbox_id: one.changed_ms // 1000 for one in deleted},
-            {_hash_of(one.name): one.changed_ms // 1000 for one in deleted if levels_of(one.name) not in nodes},
-            {_hash_of(one.name): one.changed_ms // 1000 for one in subscriptions.values() if not one.subscribed},
-        ),
-    )
-
-
-def _above(levels: Name) -> Iterator[Name]:
-    return (levels[:length] for length in range(1, len(levels)))
-
-
-def _hash_of(name: str) -> bytes:
-    return name_hash(levels_of(name), SEPARATOR)
 
 
 async def with_uidvalidity(mail: CoreMailStore, folder: Folder, uidvalidity: int) -> Folder:
@@ -183,19 +158,6 @@ async def with_uidvalidity(mail: CoreMailStore, folder: Folder, uidvalidity: int
         return folder
 
 
-@asynccontextmanager
-async def aside(mail: CoreMailStore, folder: Folder) -> AsyncIterator[Folder]:
-    """Create a folder in which mail can wait, and delete it afterwards. If the block fails, it stays with its mail."""
-    name = folder.name + ASIDE
-    try:
-        waiting = await mail.create_folder(folder.user, name)
-    except FolderExistsError:  # an earlier sync did not come to its end
-        waiting = await mail.folder(folder.user, name)
-    yield waiting
-    if not (await mail.open_mailbox(waiting)).messages:
-        await mail.delete_folder(folder.user, name)
-
-
 async def _move_all(mail: CoreMailStore, source: Folder, destination: Folder) -> None:
     view = await mail.open_mailbox(source)
     if view.messages:
@@ -205,9 +167,10 @@ async def _move_all(mail: CoreMailStore, source: Folder, destination: Folder) ->
 class MailReplicaMailbox:
     """One mailbox during a sync. `last_sync`: MODSEQ and time, if they are known."""
 
-    def __init__(self, mail: CoreMailStore, folder: Folder, last_sync: tuple[int, int] | None) -> None:
+    def __init__(self, mail: CoreMailStore, folder: Folder, guid: bytes, last_sync: tuple[int, int] | None) -> None:
         self._mail = mail
         self._folder = folder
+        self._guid = guid
         self._last_sync = last_sync
         self._batch: list[NewMessage] = []
         self._batch_bytes = 0
@@ -217,7 +180,7 @@ class MailReplicaMailbox:
         view = await self._view()
         folder = self._folder
         modseq = max(view.highestmodseq, 1)
-        return Mailbox(folder.mailbox_id, folder.uidvalidity, view.uidnext, len(view.messages), view.uidnext, modseq)
+        return Mailbox(self._guid, folder.uidvalidity, view.uidnext, len(view.messages), view.uidnext, modseq)
 
     async def mails(self) -> Sequence[StoredMail]:
         """See `ReplicaMailbox`."""
@@ -251,6 +214,31 @@ class MailReplicaMailbox:
         await body.check(0, body.skeleton.size_bytes)
         return body.read(0, body.skeleton.size_bytes)
 
+    async def attributes(self) -> Sequence[Attribute]:
+        """See `ReplicaMailbox`. Annotations have no MODSEQ here; those that are news have the mailbox's."""
+        modseq = (await self.numbers()).highestmodseq
+        since_ms = None if self._last_sync is None else self._last_sync[1]
+        found = []
+        for one in await self._mail.annotation_changes(self._folder):
+            shared, key = one.name.startswith(SHARED), one.name.removeprefix(SHARED).removeprefix(PRIVATE)
+            is_news = since_ms is not None and one.changed_ms > since_ms
+            value = None if one.value is None else one.value.decode(errors="surrogateescape")
+            if one.name != SPECIAL_USE:
+                changed_s = one.changed_ms // 1000 if is_news else 0
+                found.append(Attribute(shared, key, value, changed_s=changed_s, modseq=modseq if is_news else 0))
+        return found
+
+    async def set_attribute(self, attribute: Attribute) -> None:
+        """See `ReplicaMailbox`. Uses of folders and what is Dovecot's own stays there."""
+        name = (SHARED if attribute.shared else PRIVATE) + attribute.key
+        if name == SPECIAL_USE or attribute.key.startswith(DOVECOTS_OWN):
+            return
+        value = None if attribute.value is None else attribute.value.encode(errors="surrogateescape")
+        try:
+            await self._mail.annotate(self._folder.user, self._folder, {name: value})
+        except (InvalidNameError, MailboxFullError) as error:
+            log.info("an annotation is left out: %s", error)
+
     async def save(self, mail: SavedAs, text: AsyncIterator[bytes]) -> None:
         """See `ReplicaMailbox`. Small mails are saved together, at the latest by the next call of another method."""
         begin = bytearray()
@@ -282,7 +270,8 @@ class MailReplicaMailbox:
 
     async def move(self, uids: Mapping[int, int]) -> None:
         """See `ReplicaMailbox`."""
-        await self._mail.renumber(await self._view(), uids)
+        for some in _ascending(uids):
+            await self._mail.renumber(await self._view(), some)
 
     async def expunge(self, uids: Sequence[int]) -> None:
         """See `ReplicaMailbox`."""
@@ -314,6 +303,18 @@ class MailReplicaMailbox:
         """Return the mailbox as it is once all mails are saved."""
         await self._save_batch()
         return await self._mail.open_mailbox(self._folder)
+
+
+def _ascending(uids: Mapping[int, int]) -> Iterator[dict[int, int]]:
+    """Yield parts of it in which the keys ascend, too: the store gives new UIDs in their order."""
+    some = dict[int, int]()
+    for old, new in uids.items():
+        if some and old < next(reversed(some)):
+            yield some
+            some = {}
+        some[old] = new
+    if some:
+        yield some
 
 
 def _stored(message: Message) -> StoredMail:

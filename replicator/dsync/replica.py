@@ -9,31 +9,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.rules.tree import Step, Tree
-from replicator.dsync.wire.items import Mailbox
-
-NO_FLAGS: frozenset[str] = frozenset()
-
-
-class StoredMail(NamedTuple):
-    """A mail of a mailbox."""
-
-    uid: int
-    guid: bytes
-    modseq: int
-    flags: frozenset[str]
-    received_s: int
-    saved_s: int
-
-
-@dataclass(frozen=True, slots=True)
-class FlagChanges:
-    """Flags of a mail that users have set and cleared since a MODSEQ."""
-
-    added: frozenset[str] = NO_FLAGS
-    removed: frozenset[str] = NO_FLAGS
+from replicator.dsync.wire.items import Attribute, Mailbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +48,14 @@ class ReplicaMailbox(Protocol):
 
     async def text(self, mail: StoredMail) -> AsyncIterator[bytes] | None:
         """Return the text of a mail in pieces; None if it has been expunged."""
+        ...
+
+    async def attributes(self) -> Sequence[Attribute]:
+        """Return all annotations, and those that were removed, as far as they are known."""
+        ...
+
+    async def set_attribute(self, attribute: Attribute) -> None:
+        """Set or remove an annotation. One that this side cannot have is left out."""
         ...
 
     async def save(self, mail: SavedAs, text: AsyncIterator[bytes]) -> None:

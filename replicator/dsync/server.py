@@ -116,10 +116,14 @@ class _Connection:
     async def _begin(self) -> bytes | None:
         """Take the client's password and command, which name the user. Return what else it has sent; None to end."""
         try:
-            machine = DoveadmMachine(await self._services.password())
+            password = await self._services.password()
         except OSError as error:
             self._tell("refused", f"the file `password_file` in [doveadm] cannot be read: {error.strerror}")
             return None
+        if not password:
+            self._tell("refused", "the first line of the file `password_file` in [doveadm] is empty")
+            return None
+        machine = DoveadmMachine(password)
         command = await self._command(machine)
         if command is not None:
             await self._ask(command, machine)

@@ -126,7 +126,7 @@ async def get_mailboxes(services: HttpServices, request: Request) -> Response:
     name = request.query.get("user")
     user = None if name is None else await services.owner(name)
     mailboxes = await services.status.mailboxes(user)
-    if name is not None and not mailboxes and await services.users.ask(name) is None:
+    if name is not None and not mailboxes and await services.user_of(name) is None:
         raise no_such_user(name)
     encode = partial(encode_list, mailboxes, asdict)
     return Response(HTTPStatus.OK, await services.run_in_thread(encode))

@@ -98,10 +98,20 @@ class UserDocument(TypedDict):
 
 
 class DisabledDocument(TypedDict):
-    """A user, and whether the user is kept from logging in."""
+    """A user, and whether the user is kept from logging in; whose mail the name opens, and the other names that do."""
 
     user: str
     disabled: bool
+    mail_user: str
+    other_names: list[str]
+
+
+class DeletedDocument(TypedDict):
+    """A user who was removed, whose mail that name opened, and the other names that open it."""
+
+    user: str
+    mail_user: str
+    other_names: list[str]
 
 
 class RenamedDocument(TypedDict):

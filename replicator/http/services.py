@@ -25,7 +25,7 @@ from replicator.status import CertificateStatus, CheckpointStatus, MailboxStatus
 from replicator.stories import AskedMail, LoggedHistory, MailboxStory, MailStory
 from replicator.tasks import TaskName, TaskOptions, TaskStatus
 from replicator.tracing.tracer import Tracer
-from replicator.users import Account, Login, Penalty, Trial, UserNames, folded
+from replicator.users import Account, Login, MailNames, Penalty, Trial, UserNames, folded
 
 T = TypeVar("T")
 
@@ -151,8 +151,11 @@ class UserControl(Protocol):
         """Replace the hash of the user's password. Raises UserUnknownError, ValueError."""
         ...
 
-    async def set_disabled(self, user: str, *, disabled: bool) -> None:
-        """Disable the user, or let the user log in again. Raises UserUnknownError, ValueError."""
+    async def set_disabled(self, user: str, *, disabled: bool) -> MailNames:
+        """Disable the user, or let the user log in again, and return who else opens the mail.
+
+        Raises UserUnknownError, ValueError.
+        """
         ...
 
     async def rename(self, user: str, name: str) -> str:
@@ -162,8 +165,8 @@ class UserControl(Protocol):
         """
         ...
 
-    async def delete(self, user: str) -> None:
-        """Remove the user. Raises UserUnknownError."""
+    async def delete(self, user: str) -> MailNames:
+        """Remove the user, and return whose mail that was, and who else opens it. Raises UserUnknownError."""
         ...
 
 
@@ -187,6 +190,10 @@ class UserOversight(Protocol):
 
     def names_of(self, user: str) -> Sequence[str]:
         """Return the log-in names that open the mail of exactly this user. Raises UsersUnavailableError."""
+        ...
+
+    def name_meant(self, name: str) -> str:
+        """Return the first log-in name that opens the mail of exactly the user of this name, or else this name."""
         ...
 
     async def try_login(self, name: str, password: str, address: str | None = None) -> Trial:
@@ -308,14 +315,21 @@ class HttpServices:
     peers: AbstractSet[str] = frozenset()
     keep_expunged_s: float = field(default_factory=lambda: ContentConfig().keep_expunged_s)
 
+    async def user_of(self, name: str) -> str | None:
+        """Return whose mail an operator means: that of exactly this user, or else of a log-in name or an address.
+
+        None: nobody's. Raises as `UserNames.ask`.
+        """
+        return await self.users.ask(self.oversight.name_meant(name))
+
     async def owner(self, name: str) -> str:
-        """Return whose mail is meant: this user's, or that of a deleted user or one of another cluster, by its name.
+        """Return what `user_of` does, or else a deleted user or one of another cluster, by its name.
 
         While users are unknown, it is the user of exactly this name who has mail here. Raises UsersUnavailableError if
         none has: another user's mail may be meant.
         """
         try:
-            return await self.users.ask(name) or name
+            return await self.user_of(name) or folded(name)
         except OtherClusterError:
             return folded(name)
         except UsersUnavailableError:  # or the user has just been deleted
@@ -325,9 +339,9 @@ class HttpServices:
 
 
 async def known_user(services: HttpServices, request: Request) -> str:
-    """Return the user of the path. Raises ProblemError if nobody has this name."""
+    """Return the user of the path, as `HttpServices.user_of` does. Raises ProblemError if nobody is meant."""
     name = request.path["user"]
-    user = await services.users.ask(name)
+    user = await services.user_of(name)
     if user is None:
         raise no_such_user(name)
     return user

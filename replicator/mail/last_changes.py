@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 
 class FolderChange(NamedTuple):
-    """A folder, deleted or not, and when it was created, renamed or deleted last."""
+    """A folder, deleted or not, and when it was created, renamed or deleted last.
+
+    `guid`: by which Dovecots know it: one of theirs (`CoreMailStore.know_as`), or else its id.
+    """
 
     name: str
     mailbox_id: bytes
@@ -15,6 +18,7 @@ class FolderChange(NamedTuple):
     uidnext: int
     deleted: bool
     changed_ms: int
+    guid: bytes
 
 
 class SubscriptionChange(NamedTuple):
@@ -30,6 +34,14 @@ class TreeChanges(NamedTuple):
 
     folders: Sequence[FolderChange]
     subscriptions: Sequence[SubscriptionChange]
+
+
+class AnnotationChange(NamedTuple):
+    """An annotation that was set, or removed (None), and when."""
+
+    name: str
+    value: bytes | None
+    changed_ms: int
 
 
 class FlagChange(NamedTuple):

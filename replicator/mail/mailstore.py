@@ -22,7 +22,7 @@ from protocol.units import KIB, MIB
 from protocol.values import UidSet
 from replicator.errors import InvalidNameError
 from replicator.mail.folder_watch import FolderSubscription
-from replicator.mail.last_changes import MailboxChanges, TreeChanges
+from replicator.mail.last_changes import AnnotationChange, MailboxChanges, TreeChanges
 from replicator.mail.view import MailboxView, Message
 from replicator.mime.skeleton import BEGIN_BYTES, Gap, Skeleton
 from replicator.users import QuotaLimits
@@ -404,15 +404,19 @@ class CoreMailStore(MailStore, Protocol):
         """
         ...
 
-    async def create_folder_as(self, user: str, name: str, mailbox_id: bytes) -> Folder:
-        """Create the folder of a mailbox of another server, in place of one of this name that is empty.
+    async def know_as(self, folder: Folder, guid: bytes) -> None:
+        """Let Dovecots know a folder by a GUID of theirs, which stands for one folder of the user at a time.
 
-        Raises FolderExistsError, InvalidNameError, MailboxFullError.
+        Raises FolderNotFoundError, MailboxFullError; UnavailableError as `raise_numbers` does.
         """
         ...
 
     async def tree_changes(self, user: str) -> TreeChanges:
         """Return the user's folders and subscriptions, and what was deleted of them, each with its last change."""
+        ...
+
+    async def annotation_changes(self, folder: Folder) -> Sequence[AnnotationChange]:
+        """Return the annotations of a folder, removed ones included, each with its last change."""
         ...
 
     async def mailbox_changes(self, folder: Folder, above: int) -> MailboxChanges:

@@ -25,7 +25,7 @@ from replicator.errors import (
 )
 from replicator.mail.annotations import check_annotation_name
 from replicator.mail.folder_watch import FolderSubscription
-from replicator.mail.last_changes import MailboxChanges, TreeChanges
+from replicator.mail.last_changes import AnnotationChange, MailboxChanges, TreeChanges
 from replicator.mail.lookup import SeenMessages, seen
 from replicator.mail.mailstore import (
     INBOX,
@@ -72,7 +72,7 @@ from replicator.store.db.transaction import Transaction
 from replicator.store.log.sequencer import NewMail
 from replicator.store.store import Store
 from resync.entry import ID_BYTES, NOWHERE, tree_id
-from resync.kept_uidvalidity import KEPT_UIDVALIDITY, OWN
+from resync.names_elsewhere import FOREIGN_GUID, KEPT_UIDVALIDITY, OWN
 
 REFUSED_MAX = 10_000  # users
 RENUMBERED_MAX = 500  # messages that get other UIDs by one entry
@@ -226,8 +226,8 @@ class ClusterMailStore:
             folder, chain.messages, chain.unseen, chain.uidnext, chain.highestmodseq, chain.size_bytes, unclaimed
         )
 
-    async def _create(self, user: str, name: str, use: str | None = None, *, mailbox_id: bytes | None = None) -> Folder:
-        mailbox_id, new_id = mailbox_id or self._environment.new_guid(), self._environment.new_guid
+    async def _create(self, user: str, name: str, use: str | None = None) -> Folder:
+        mailbox_id, new_id = self._environment.new_guid(), self._environment.new_guid
         await self._coordinator.submit(CreateRequest(user, name, mailbox_id, new_id, use))
         found = await self._find_folder(user, name)
         if found is None:
@@ -407,24 +407,22 @@ class ClusterMailStore:
             key = MailboxKey.of(mailbox)
             await self._coordinator.submit(RenumberRequest(key, uids, guids, tuple(wanted[one.uid] for one in some)))
 
-    async def create_folder_as(self, user: str, name: str, mailbox_id: bytes) -> Folder:
+    async def know_as(self, folder: Folder, guid: bytes) -> None:
         """See `CoreMailStore`."""
-        check_folder_name(name)
-        await self._coordinator.readiness.wait(_tree(user))
-        found = await self._find_folder(user, name)
-        if found is not None and found.mailbox_id != mailbox_id:
-            if (await self.status(found)).messages:
-                raise FolderExistsError(f"there is a folder {name!r} with mail already")
-            await self._coordinator.submit(DeleteRequest(user, found.mailbox_id))
-        created = await self._create(user, name, mailbox_id=mailbox_id)
-        if created.mailbox_id != mailbox_id:
-            raise FolderExistsError(f"another client has created a folder {name!r} at the same time; try again")
-        return created
+        self._check_neighbours()
+        await self._coordinator.readiness.wait(_tree(folder.user))
+        value = (FOREIGN_GUID + guid.hex(), folder.mailbox_id.hex().encode())
+        await self._coordinator.submit(AnnotateRequest(folder.user, NOWHERE, (value,)))
 
     async def tree_changes(self, user: str) -> TreeChanges:
         """See `CoreMailStore`."""
         await self._coordinator.readiness.wait(_tree(user))
         return await self._store.read(partial(queries.tree_changes, user=user))
+
+    async def annotation_changes(self, folder: Folder) -> Sequence[AnnotationChange]:
+        """See `CoreMailStore`."""
+        await self._coordinator.readiness.wait(_tree(folder.user))
+        return await self._store.read(lambda reader: queries.annotation_changes(reader, folder.user, folder.mailbox_id))
 
     async def mailbox_changes(self, folder: Folder, above: int) -> MailboxChanges:
         """See `CoreMailStore`."""

@@ -33,7 +33,13 @@ from replicator.users.passwd_file.editing import (
     set_password,
     valid_lines,
 )
-from replicator.users.passwd_file.line import PasswdFileError, UserExistsError, UserUnknownError, new_line
+from replicator.users.passwd_file.line import (
+    MailNames,
+    PasswdFileError,
+    UserExistsError,
+    UserUnknownError,
+    new_line,
+)
 from replicator.users.schemes import DEFAULT_SCHEME, NEW_SCHEMES
 from replicator.users.scram import (
     ChannelBindingError,
@@ -67,6 +73,7 @@ __all__ = [
     "Found",
     "Identity",
     "Login",
+    "MailNames",
     "Obstacle",
     "PasswdFileError",
     "Penalty",

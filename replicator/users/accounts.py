@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from replicator.users.names import candidates
+from replicator.users.names import folded
 from replicator.users.passwd_file.line import PasswdFileError
 from replicator.users.passwd_file.table import UserTable, read_users
 from replicator.users.words.quota_limits import QuotaLimits
@@ -33,16 +33,17 @@ class Account:
 
 def list_accounts(path: Path, quota: QuotaLimits) -> list[Account]:
     """Return the users of a file, in its order. Raises PasswdFileError."""
-    try:
-        return list(accounts_of(read_users(path), quota, str(path)))
-    except OSError as error:
-        raise PasswdFileError(f"{path}: cannot be read: {error.strerror}") from error
+    return list(accounts_of(_read(path), quota, str(path)))
 
 
 def find_account(path: Path, name: str, quota: QuotaLimits) -> Account | None:
-    """Return the user of a name or an address in a file; None: there is none. Raises PasswdFileError."""
-    accounts = {account.user: account for account in list_accounts(path, quota)}
-    return next((accounts[user] for user in candidates(name) if user in accounts), None)
+    """Return the user of a name or an address in a file, or of the name of a user's mail; None: there is none.
+
+    Raises PasswdFileError.
+    """
+    table = _read(path)
+    user = table.find(next(iter(table.names_of(folded(name))), name))
+    return None if user is None else account_of(table, user, quota, str(path))
 
 
 def accounts_of(table: UserTable, quota: QuotaLimits, origin: str) -> Iterator[Account]:
@@ -63,3 +64,10 @@ def account_of(table: UserTable, user: str, quota: QuotaLimits, origin: str) -> 
         cluster=table.clusters.get(user),
         origin=origin,
     )
+
+
+def _read(path: Path) -> UserTable:
+    try:
+        return read_users(path)
+    except OSError as error:
+        raise PasswdFileError(f"{path}: cannot be read: {error.strerror}") from error

@@ -20,9 +20,10 @@ from replicator.users.attempts.queue import PATIENCE_S, AttemptQueue
 from replicator.users.attempts.throttle import Penalty
 from replicator.users.followed_file import FollowedFile
 from replicator.users.log_in_names import LogInNames
-from replicator.users.logins import Identity, Login, Passwords, may_come
+from replicator.users.logins import Identity, Login, Passwords
 from replicator.users.masters import MARK, Acting, Masters
-from replicator.users.names import candidates, folded
+from replicator.users.names import folded
+from replicator.users.passwd_file.table import UserTable
 from replicator.users.schemes import PasswordHash
 from replicator.users.scram import ScramAttempt, ScramKeys
 from replicator.users.trial import (
@@ -33,6 +34,8 @@ from replicator.users.trial import (
     reasons_against,
     reasons_against_mail,
     reasons_against_master,
+    shut_out,
+    shut_out_by_master,
 )
 from replicator.users.words.home_cluster import Site
 from replicator.users.words.quota_limits import NO_LIMITS, QuotaLimits
@@ -158,6 +161,10 @@ class UserDirectory:
     def names_of(self, user: str) -> list[str]:
         """Return the log-in names that open the mail of exactly this user. Raises UsersUnavailableError."""
         return self._names.of(user)
+
+    def name_meant(self, name: str) -> str:
+        """Return the log-in name that an operator means, who may name a user by the mail (`LogInNames.first_of`)."""
+        return self._names.first_of(name)
 
     def users(self) -> list[str]:
         """Return all log-in names."""
@@ -304,27 +311,18 @@ class UserDirectory:
         """Return True if this is the name of a user who cannot log in by SCRAM: for the log only."""
         acting = self._acting(name, as_user)
         file = self._file if acting is None or self._masters is None else self._masters.file
-        users = file.table.users if file.table else {}
-        names = candidates(name) if acting is None else [acting.master]
-        user = next((user for user in names if user in users), None)
-        return user is not None and ((stored := users[user]) is None or stored.scram is None)
+        if (table := file.table) is None:
+            return False
+        user = table.find(name if acting is None else acting.master)
+        return user is not None and ((stored := table.users[user]) is None or stored.scram is None)
 
     def shuts_out(self, name: str, address: str | None, as_user: str | None = None) -> str | None:
         """Return why the user of this name may not log in from an IP address, whatever is shown: for the log only."""
         acting = self._acting(name, as_user)
-        named = name if acting is None else acting.user
-        table = self._file.table
-        user = next((user for user in candidates(named) if table is not None and user in table.users), None)
-        if table is not None and user is not None and user in table.disabled:
-            return "the user is disabled; `replicator user enable` lets the user log in again"
-        if acting is not None and self._masters is not None:
-            no_user = f"there is no user {folded(named)!r}" if user is None else None
-            return no_user or self._masters.shuts_out(acting.master, address)
-        if table is not None and user is None and table.names_of(folded(named)):
-            return no_such_user(table, folded(named)).text
-        if table is None or user is None or may_come(table, user, address):
-            return None
-        return f"the user may log in from {table.nets[user]} only"
+        table, named = self._file.table or UserTable(), name if acting is None else acting.user
+        if acting is None or self._masters is None:
+            return shut_out(table, named, address)
+        return shut_out_by_master(table, named) or self._masters.shuts_out(acting.master, address)
 
     async def verify_scram(
         self, name: str, attempt: ScramAttempt, *, address: str | None = None, as_user: str | None = None

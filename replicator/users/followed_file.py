@@ -87,6 +87,7 @@ class FollowedFile:
         self.table: UserTable | None = None  # None: no file could be read since the process started
         self.decoys = Decoys(UserTable(), key)
         self._leaving: dict[str, Leaving] = {}
+        self._leaving_mail: dict[str, float] = {}  # until when lines that opened these users' mail may come back
         self._unreadable: str | None = None
         self._has_reader = False
         self._is_behind = Signal()  # set: the file has changed, and is to be read in a thread
@@ -110,8 +111,8 @@ class FollowedFile:
 
     def is_leaving(self, user: str) -> bool:
         """Return True if the file has just lost a line that opened the mail of this user."""
-        leaving = map(self.leaves, self._leaving)
-        return any(one is not None and one.mail_user == user for one in leaving)
+        until_s = self._leaving_mail.get(user)
+        return until_s is not None and trio.current_time() < until_s
 
     def unreadable(self) -> list[str]:
         """Return the reason why the file cannot be read now; empty if it can."""
@@ -236,6 +237,8 @@ class FollowedFile:
         self._leaving = {user: leaving for user in self._leaving if (leaving := self.leaves(user)) is not None}
         for user, lost in gone.items():
             self._leaving[user] = Leaving(*lost, in_place, trio.current_time() + LEAVING_S)
+        by_time = sorted(self._leaving.values(), key=lambda leaving: leaving.until_s)
+        self._leaving_mail = {leaving.mail_user: leaving.until_s for leaving in by_time}
 
     def _file_version(self) -> FileVersion | None:
         try:

@@ -34,8 +34,7 @@ class Login:
 
     `password`: the hash of the password that was right; None: an identity was shown, which ends at `until_ms`, or a
     server elsewhere has checked the password. `address`: the client's IP address, if it has one. `master`: who acts as
-    the user, and whose password that is. `name`: the log-in name of the user's line, if there
-    is one.
+    the user, and whose password that is. `name`: the log-in name of the user's line, if there is one.
     """
 
     user: str

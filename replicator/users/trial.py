@@ -8,9 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from replicator.users.logins import may_come
+from replicator.users.names import folded
 from replicator.users.passwd_file.table import UserTable
 from replicator.users.words.home_cluster import NOWHERE, Site
 from replicator.users.words.mail_user import NOBODY
+
+_DISABLED = "the user is disabled; `replicator user enable` lets the user log in again"
 
 
 class Obstacle(StrEnum):
@@ -81,6 +85,24 @@ def no_such_user(table: UserTable, name: str) -> Reason:
 def disabled(user: str) -> Reason:
     """Return the reason why a user who is disabled may not log in."""
     return Reason(Obstacle.DISABLED, f"{user} is disabled: `replicator user enable` ends that")
+
+
+def shut_out(table: UserTable, name: str, address: str | None) -> str | None:
+    """Return why the user of a name may not log in from an IP address, whatever is shown; None: the user may."""
+    user = table.find(name)
+    if user is None:
+        return no_such_user(table, folded(name)).text if table.names_of(folded(name)) else None
+    if user in table.disabled:
+        return _DISABLED
+    return None if may_come(table, user, address) else f"the user may log in from {table.nets[user]} only"
+
+
+def shut_out_by_master(table: UserTable, name: str) -> str | None:
+    """Return why no master may act as the user of a name; None: masters may."""
+    user = table.find(name)
+    if user is None:
+        return f"there is no user {folded(name)!r}"
+    return _DISABLED if user in table.disabled else None
 
 
 def reasons_against_master(

@@ -13,6 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from tests.effort import IN_CI
+
 PROGRAM = "/usr/sbin/dovecot"
 DOVEADM = "/usr/bin/doveadm"
 START_WITHIN_S = 10.0
@@ -44,13 +48,41 @@ passdb {{
   driver = static
   args = password=secret
 }}
+{more}
 userdb {{
   driver = static
   args = uid={user} gid={group} home={directory}/mail/%u
 }}
 """
+REPLICATOR = """
+mail_plugins = notify replication
+plugin {{{{
+  mail_replica = {address}
+}}}}
+service aggregator {{{{
+  fifo_listener replication-notify-fifo {{{{
+    mode = 0666
+  }}}}
+  unix_listener replication-notify {{{{
+    mode = 0666
+  }}}}
+}}}}
+service replicator {{{{
+  process_min_avail = 1
+  unix_listener replicator-doveadm {{{{
+    mode = 0666
+  }}}}
+}}}}
+"""
+"""Settings of Dovecot's replicator, which syncs with this address after each change; to be formatted first."""
+
 SDBOX = "sdbox:~/sdbox"
 MAILDIR = "maildir:~/Maildir:LAYOUT=fs"
+
+
+needs_dovecot = pytest.mark.skipif(
+    not Path(DOVEADM).exists() and not IN_CI, reason="Dovecot is not installed: apt-get install dovecot-core"
+)
 
 
 class Dovecot:
@@ -74,6 +106,35 @@ class Dovecot:
         """Save a mail."""
         self.do("save", "-u", user, "-m", folder, text=text)
 
+    def status(self, folder: str, user: str = "u1") -> dict[str, str]:
+        """Return numbers of a folder."""
+        output = self.do("-f", "tab", "mailbox", "status", "-u", user, "uidvalidity uidnext highestmodseq", folder)
+        names, values = (line.split("\t") for line in output.splitlines())
+        return dict(zip(names, values, strict=True))
+
+    def folders(self, user: str) -> dict[str, tuple[str, int]]:
+        """Return ids and numbers of mails by folder, without INBOX."""
+        lines = self.do("-f", "tab", "mailbox", "status", "-u", user, "guid messages", "*").splitlines()
+        names = lines[0].split("\t") if lines else []
+        rows = [dict(zip(names, line.split("\t"), strict=True)) for line in lines[1:]]
+        return {row["mailbox"]: (row["guid"], int(row["messages"])) for row in rows if row["mailbox"] != "INBOX"}
+
+    def subscriptions(self, user: str) -> set[str]:
+        """Return the names that a user subscribes to."""
+        return {*self.do("mailbox", "list", "-u", user, "-s").split()}
+
+    def received_s(self, user: str, uid: int) -> int:
+        """Return when a mail of INBOX was received."""
+        return int(self._fetch(user, "date.received.unixtime", uid))
+
+    def text(self, user: str, uid: int) -> bytes:
+        """Return the text of a mail of INBOX, with CR LF as line ends."""
+        return self._fetch(user, "text", uid).replace("\r\n", "\n").replace("\n", "\r\n").encode()
+
+    def _fetch(self, user: str, field: str, uid: int) -> str:
+        output = self.do("-f", "pager", "fetch", "-u", user, field, "mailbox", "INBOX", "uid", str(uid))
+        return output.partition(f"{field}:")[2].removeprefix("\n").removesuffix("\n\f\n").lstrip(" ")
+
     def mails(self, user: str, folder: str = "INBOX") -> list[tuple[int, str, frozenset[str]]]:
         r"""Return UID, GUID and flags without `\Recent` of all mails."""
         output = self.do("-f", "tab", "fetch", "-u", user, "uid guid flags", "mailbox", folder, "all")
@@ -82,13 +143,20 @@ class Dovecot:
 
 
 @contextmanager
-def dovecot(location: str = SDBOX) -> Iterator[Dovecot]:
-    """Prepare a Dovecot with empty mail."""
+def dovecot(location: str = SDBOX, more: str = "") -> Iterator[Dovecot]:
+    """Run a Dovecot with empty mail. `more`: other settings, to be formatted with its directory."""
     directory = Path(tempfile.mkdtemp(prefix="dsync-"))
     user = pwd.getpwuid(os.getuid()) if os.getuid() else pwd.getpwnam("nobody")
     group = subprocess.run(["id", "-gn", user.pw_name], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     (directory / "dovecot.conf").write_text(
-        CONFIGURATION.format(directory=directory, user=user.pw_name, group=group, location=location, password=PASSWORD),
+        CONFIGURATION.format(
+            directory=directory,
+            user=user.pw_name,
+            group=group,
+            location=location,
+            password=PASSWORD,
+            more=more.format(directory=directory),
+        ),
         encoding="utf-8",
     )
     for name in ("run", "state", "mail"):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from itertools import count
 
-from replicator.dsync.replica import NO_FLAGS, FlagChanges, SavedAs, StoredMail
+from replicator.dsync.replica import SavedAs
+from replicator.dsync.rules.stored_mail import NO_FLAGS, FlagChanges, StoredMail
 from replicator.dsync.rules.tree import INBOX, Adopt, Create, Delete, Name, Rename, Step, Subscribe, Tree, name_hash
-from replicator.dsync.wire.items import Deletions, Mailbox, TreeNode
+from replicator.dsync.wire.items import Attribute, Deletions, Mailbox, TreeNode
 from replicator.errors import FolderExistsError, FolderNotFoundError
 
 
@@ -25,11 +25,11 @@ class MemoryMailbox:
     texts: dict[bytes, bytes] = field(default_factory=dict)
     gone: dict[int, tuple[int, bytes]] = field(default_factory=dict)  # MODSEQ and GUID, by UID
     flag_log: list[tuple[int, int, str, bool]] = field(default_factory=list)  # MODSEQ, UID, flag, set?
-    changes: int = 0
+    annotations: dict[tuple[bool, str], Attribute] = field(default_factory=dict)
+    reads: int = 0  # how often a sync has read all mails
 
     def next_modseq(self) -> int:
         self.highestmodseq += 1
-        self.changes += 1
         return self.highestmodseq
 
     # ---- what users do
@@ -47,7 +47,16 @@ class MemoryMailbox:
         mail = self.stored.pop(uid)
         self.gone[uid] = self.next_modseq(), mail.guid
 
+    def annotate(self, key: str, value: str | None, *, shared: bool = False) -> None:
+        self.annotations[shared, key] = Attribute(shared, key, value, modseq=self.next_modseq())
+
     # ---- what a sync does
+
+    async def attributes(self) -> Sequence[Attribute]:
+        return [*self.annotations.values()]
+
+    async def set_attribute(self, attribute: Attribute) -> None:
+        self.annotate(attribute.key, attribute.value, shared=attribute.shared)
 
     async def numbers(self) -> Mailbox:
         return Mailbox(
@@ -55,6 +64,7 @@ class MemoryMailbox:
         )
 
     async def mails(self) -> Sequence[StoredMail]:
+        self.reads += 1
         return [self.stored[uid] for uid in sorted(self.stored)]
 
     async def expunged(self, since: int) -> Mapping[int, bytes]:
@@ -119,7 +129,6 @@ class MemoryReplica:
     subscriptions: dict[Name, tuple[int, bool]] = field(default_factory=dict)
     deleted_boxes: dict[bytes, int] = field(default_factory=dict)
     deleted_names: dict[bytes, int] = field(default_factory=dict)
-    ids: count[int] = field(default_factory=lambda: count(1))
 
     # ---- what users do
 

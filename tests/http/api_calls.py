@@ -152,7 +152,8 @@ GROUPS = (
             Call("/api/v1/users/eve/password", 404, _NO_USER, _json({"hash": HASH})),
         ), "`hash`: the hash with its scheme, as in a passwd-file"),
         Shown("PUT", "/api/v1/users/{user}/disabled", (
-            Call("/api/v1/users/bob/disabled", 200, "it is in force", _json({"disabled": True})),
+            Call("/api/v1/users/bob/disabled", 200, "it is in force. `other_names` open the mail of `mail_user`, too,"
+                 " and stay as they are", _json({"disabled": True})),
             Call("/api/v1/users/eve/disabled", 404, _NO_USER, _json({"disabled": True})),
         ), "`disabled`: true keeps the user from logging in, false ends that"),
         Shown("PUT", "/api/v1/users/{user}/name", (
@@ -160,7 +161,8 @@ GROUPS = (
             Call("/api/v1/users/eve/name?to=robert", 404, _NO_USER),
             Call("/api/v1/users/robert/name?to=alice", 409, "somebody has the new name, or opens the mail of its user"),
             Call("/api/v1/users/robert/name?to=bob", 200, "so is this: the user has the old name again"),
-        ), told="The [mail](operations.md#users) stays that of the first name."),
+        ), told="The [mail](operations.md#users) stays that of the first name. Unless all nodes are linked, the"
+                " answer is 503."),
         Shown("POST", "/api/v1/users/{user}/try-login", (
             Call("/api/v1/users/bob/try-login", 200, "`reasons`: why a client would not get in; none: it would."
                  " `answer`: what a [server that knows the users](operations.md#users-of-an-ldap-server) said",
@@ -173,7 +175,8 @@ GROUPS = (
             Call("/api/v1/penalties?of=bob", 200, "those of a user or an address end; if none is named, all"),
         )),
         Shown("DELETE", "/api/v1/users/{user}", (
-            Call("/api/v1/users/bob", 200, "the user is gone; the mail stays"),
+            Call("/api/v1/users/bob", 200, "the user is gone; the mail, that of `mail_user`, stays, and `other_names`"
+                 " open it"),
             Call("/api/v1/users/eve", 404, _NO_USER),
         )),
         Shown("POST", "/api/v1/users/{user}/purge", (

@@ -18,6 +18,7 @@ from replicator.mail.annotations import USER_TABLE
 from replicator.user_table import ClusterUsers
 from replicator.users import UserDirectory, add_user
 from tests.http.conversation import Answer, Conversation, conversation
+from tests.http.fixed_report import FixedReport
 from tests.one_node import HookedMail, run_inline
 
 
@@ -67,7 +68,8 @@ async def test_users_are_disabled_and_enabled(client: Conversation, users: UserD
     await ask(client, "POST", "", {"lines": ["ann:{PLAIN}y:::::::quota_messages=5"]})
     for disabled in (True, False):
         answer = await ask(client, "PUT", "/ann/disabled", {"disabled": disabled})
-        assert (answer.status, answer.json) == (200, {"user": "ann", "disabled": disabled})
+        opened = {"mail_user": "ann", "other_names": []}
+        assert (answer.status, answer.json) == (200, {"user": "ann", "disabled": disabled} | opened)
         assert (await users.verify("ann", "y") is None) is disabled
         listed = await client.ask(b"GET /api/v1/accounts HTTP/1.1\r\nHost: localhost\r\n\r\n")
         [account] = json.loads(listed.body)
@@ -87,7 +89,10 @@ async def test_users_are_disabled_and_enabled(client: Conversation, users: UserD
     assert unknown.status == 404
 
 
-async def test_a_user_is_renamed_and_keeps_the_mail(client: Conversation, users: UserDirectory) -> None:
+async def test_a_user_is_renamed_and_keeps_the_mail(
+    client: Conversation, users: UserDirectory, report: FixedReport
+) -> None:
+    report.component = ("dc1", "dc2", "dc3")
     await ask(client, "POST", "", {"lines": ["ann:{PLAIN}y", "bob:*"]})
     answer = await ask(client, "PUT", "/Ann/name?to=Anna%40Example.org")
     assert (answer.status, answer.json) == (200, {"user": "anna@example.org", "mail_user": "ann"})
@@ -168,14 +173,74 @@ async def test_only_the_mail_of_former_users_is_purged(
     assert await mail.annotations(USER_TABLE, None) == {"/shared/vendor/x/y": b"kept"}
 
 
-@pytest.mark.parametrize("name", ["alice", "alicia"])
+@pytest.mark.parametrize(
+    ("asked", "status", "words"),
+    [
+        ("alice", 409, "'alice' is the user whose mail 'alicia' opens: delete the user 'alicia' first"),
+        ("alicia", 409, "'alicia' is a user: delete the user first"),
+        ("eve", 503, "dc3 cannot be reached, and may have more of this mail, or such a user"),
+    ],
+)
 async def test_mail_that_a_renamed_user_opens_is_no_former_users(
-    services: HttpServices, tmp_path: Path, name: str
+    services: HttpServices, asked: str, status: int, words: str
 ) -> None:
-    await trio.Path(tmp_path / "users.passwd").write_text("alicia:*::::::user=alice\n")
+    with TemporaryDirectory() as directory:
+        file = Path(directory) / "users.passwd"
+        await trio.Path(file).write_text("alicia:*::::::user=alice\n")
+        users = UserDirectory(file)
+        async with conversation(HttpServer(replace(services, users=users, oversight=users))) as client:
+            answer = await ask(client, "POST", f"/{asked}/purge")
+    assert (answer.status, words in str(answer.json["detail"])) == (status, True), answer.json
+
+
+async def test_nothing_is_purged_while_it_is_not_known_whose_mail_a_name_opens(
+    services: HttpServices, users: UserDirectory, tmp_path: Path
+) -> None:
+    await trio.Path(tmp_path / "users.passwd").write_text("zoe:*::::::user=%n\n")
+    async with conversation(HttpServer(replace(services, users=users, oversight=users))) as client:
+        answer = await ask(client, "POST", "/alice/purge")
+    assert (answer.status, "not known now whose mail zoe opens" in str(answer.json["detail"])) == (503, True)
+
+
+async def test_nobody_is_renamed_unless_all_nodes_are_linked(client: Conversation, report: FixedReport) -> None:
+    await ask(client, "POST", "", {"lines": ["ann:*"]})
+    refused = await ask(client, "PUT", "/ann/name?to=anna")
+    told = "nobody is renamed: dc3 cannot be reached, and may have given a name to somebody else; try again when all"
+    assert (refused.status, told in str(refused.json["detail"])) == (503, True), refused.json
+    assert await names(client) == ["ann"]
+    report.component = ("dc1", "dc2", "dc3")
+    assert (await ask(client, "PUT", "/ann/name?to=anna")).status == 200
+
+
+async def test_who_else_opens_the_mail_is_told(client: Conversation) -> None:
+    await ask(client, "POST", "", {"lines": ["team:*", "ann:*::::::user=team", "bob:*::::::user=team"]})
+    disabled = await ask(client, "PUT", "/ann/disabled", {"disabled": True})
+    opened = {"mail_user": "team", "other_names": ["bob", "team"]}
+    assert disabled.json == {"user": "ann", "disabled": True} | opened
+    deleted = await ask(client, "DELETE", "/ann")
+    assert deleted.json == {"user": "ann"} | opened
+
+
+@pytest.mark.parametrize("name", ["alice@b.org", "Alice@B.org", "alicia@b.org", "alicia+x@b.org"])
+async def test_operators_may_name_a_user_by_the_mail(
+    services: HttpServices, mail: HookedMail, users: UserDirectory, tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / "users.passwd"
+    await trio.Path(file).write_text("alice:*\nalicia@b.org:*::::::user=alice@b.org\nzoe:*::::::user=%n\n")
+    await mail.create_folder("alice@b.org", "Work")
+    services = replace(services, users=users, oversight=users)
+    named = name.replace("@", "%40").replace("+", "%2B")
     async with conversation(HttpServer(services)) as client:
-        answer = await ask(client, "POST", f"/{name}/purge")
-    assert (answer.status, "delete the user" in str(answer.json["detail"])) == (409, True), answer.json
+        assert (await ask(client, "GET", f"/{named}/quota")).json["user"] == "alice@b.org"
+        folders = json.loads((await ask(client, "GET", f"/{named}/folders")).body)
+        assert "Work" in str(folders)
+        for path in ("messages?mailbox=Work", "folders/Work/master"):
+            assert (await ask(client, "GET", f"/{named}/{path}")).status == 200
+        assert (await ask(client, "GET", f"/{named}")).json["user"] == "alicia@b.org"
+        assert (await ask(client, "GET", "/alice%2Bx%40b.org/quota")).status == 404, "it is nobody's address"
+        assert (await ask(client, "GET", "/alice/quota")).json["user"] == "alice"
+    assert await services.owner(name) == "alice@b.org"
+    assert await services.owner("Eve") == "eve"
 
 
 async def test_node_with_a_file_of_users_keeps_no_table(services: HttpServices) -> None:

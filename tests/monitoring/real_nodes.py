@@ -15,6 +15,7 @@ from replicator.cli.authority import Authority
 from replicator.config import (
     Address,
     Config,
+    DoveadmConfig,
     EndpointConfig,
     ListenConfig,
     OauthConfig,
@@ -36,16 +37,19 @@ def configs(directory: Path) -> list[Config]:
     authority, keys = Authority.create(directory, "tests"), directory / "keys.json"
     (directory / "users.passwd").write_text("alice:{PLAIN}secret\n", "utf-8")
     keys.write_bytes(key_set(SigningKey("one")))
-    ports = free_ports(8)
+    (directory / "doveadm.password").write_text("a secret\n", "utf-8")
+    ports = free_ports(10)
     nodes = []
     for number, sid in enumerate(("dc1", "dc2")):
         authority.issue(sid)
         peer, imap, lmtp, http = (Address("127.0.0.1", port) for port in ports[4 * number : 4 * number + 4])
         other = PeerConfig(f"dc{2 - number}", Address("127.0.0.1", ports[4 - 4 * number]))
-        listen = ListenConfig(peer, imap=imap, lmtp=lmtp, http=http)
+        doveadm = Address("127.0.0.1", ports[8 + number])
+        listen = ListenConfig(peer, imap=imap, lmtp=lmtp, http=http, doveadm=doveadm)
         config = default_config(sid, directory, listen=listen, peers=(other,))
         oauth, workers = OauthConfig(ISSUER, AUDIENCE, keys, "email"), WorkersConfig(doors=number)
-        nodes.append(replace(config, tls=authority.files(sid), oauth=oauth, workers=workers))
+        door = DoveadmConfig(directory / "doveadm.password")
+        nodes.append(replace(config, tls=authority.files(sid), oauth=oauth, workers=workers, doveadm=door))
     users = UsersConfig(nodes[1].node.cluster_users, UserSource.ENDPOINT)
     nodes[1] = replace(nodes[1], users=users, endpoint=EndpointConfig("http://127.0.0.1:1/users"))
     return nodes

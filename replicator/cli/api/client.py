@@ -44,7 +44,7 @@ from replicator.tasks import (
     UndeleteStatus,
 )
 from replicator.tracing.traced import TraceEvent
-from replicator.users import Account, Penalty, Trial
+from replicator.users import Account, MailNames, Penalty, Trial
 
 JSON, MSGPACK = "application/json", "application/vnd.msgpack"
 USERS_AT_ONCE = 200
@@ -150,19 +150,20 @@ class NodeClient(NodeConnection):
         """Return a user by any name or address. Raises CommandError if there is none."""
         return self.read(Account, self.ask("GET", f"/api/v1/users/{segment(name)}"))
 
-    def set_disabled(self, user: str, *, disabled: bool) -> None:
-        """Disable a user of the cluster's table, or let the user log in again."""
+    def set_disabled(self, user: str, *, disabled: bool) -> MailNames:
+        """Disable a user of the cluster's table, or let the user log in again; return who else opens the mail."""
         body = json.dumps({"disabled": disabled}).encode()
-        self.ask("PUT", f"/api/v1/users/{segment(user)}/disabled", body=body, content_type=JSON)
+        document = self.ask("PUT", f"/api/v1/users/{segment(user)}/disabled", body=body, content_type=JSON)
+        return self.parsed_by(_mail_names, document)
 
     def rename_user(self, user: str, name: str) -> str:
         """Give a user of the cluster's table another log-in name; return the user whose mail that opens."""
         document = self.ask("PUT", f"/api/v1/users/{segment(user)}/name", {"to": name})
         return self.parsed_by(_mail_user, document)
 
-    def delete_user(self, user: str) -> None:
-        """Remove a user from the cluster's table."""
-        self.ask("DELETE", f"/api/v1/users/{segment(user)}")
+    def delete_user(self, user: str) -> MailNames:
+        """Remove a user from the cluster's table; return whose mail that was, and who else opens it."""
+        return self.parsed_by(_mail_names, self.ask("DELETE", f"/api/v1/users/{segment(user)}"))
 
     def try_login(self, name: str, password: str, address: str | None = None) -> Trial:
         """Return whether a client would get in with this name and password, from an IP address; None: from any."""
@@ -420,3 +421,8 @@ def _contents_page(document: object) -> tuple[list[tuple[int, str]], int | None]
 def _changed(document: object) -> UidSet:
     text = str(cast("_Object", document)["changed"])
     return parse_uids(text) if text else UidSet()
+
+
+def _mail_names(document: object) -> MailNames:
+    names = cast("list[str]", cast("_Object", document)["other_names"])
+    return MailNames(_mail_user(document), tuple(map(str, names)))

@@ -1,7 +1,7 @@
 """One mailbox in both directions: what this side tells of its mails, and what it takes over from the master's.
 
-Each side sends, in this order: annotations, changes, requests, mails, and the new state. This side waits with its
-requests for the master's changes, and changes nothing before it has sent what the master asked for. In a backup, the
+Each side sends, in this order: annotations, changes, requests, mails, and the new state. This side waits for the
+master's changes first, and changes nothing before it has sent what the master asked for. In a backup, the
 destination sends requests and its new state only, and the source all but requests.
 """
 
@@ -18,9 +18,11 @@ import trio
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.conversation.placement import Placement
 from replicator.dsync.errors import DsyncError
-from replicator.dsync.replica import FlagChanges, ReplicaMailbox, StoredMail
+from replicator.dsync.replica import ReplicaMailbox
+from replicator.dsync.rules.attributes import attributes_to_take, attributes_to_tell
 from replicator.dsync.rules.backup import plan_backup
 from replicator.dsync.rules.mailbox import Known, Plan, plan_merge
+from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import (
     Attribute,
@@ -39,6 +41,8 @@ AT_ONCE = 500
 """Mails of which the event loop computes something at once: some milliseconds."""
 
 ATTRIBUTES_MAX = 1_000
+ATTRIBUTE_BYTES_MAX = 64 << 10
+"""Annotations of a mailbox, which are in memory, and the octets of each: as many as a folder here can have."""
 
 T = TypeVar("T")
 
@@ -70,13 +74,16 @@ class MailboxSync:
         """Bring both sides to one state, and return True if one had to be changed. Raises DsyncError, MailError."""
         known = await self._known()
         tells, takes = direction in {Direction.BOTH, Direction.THERE}, direction is not Direction.THERE
-        if tells:
-            await self._tell_attributes()
-            await self._tell_changes(known)
         plan, requests = Plan(uidnext=known.numbers.uidnext), list[MailRequest]()
+        changes, attributes = list[MailChange](), list[Attribute]()
         if takes:
-            await self._take_attributes()
+            attributes = await self._attributes()
             changes = await self._changes()
+        own = await self._box.attributes()
+        if tells:
+            await self._tell_attributes(own)
+            await self._tell_changes(known, changes)
+        if takes:
             plan = await _computed(partial(self._plan, known, changes, direction), len(known.mails) + len(changes))
             await self._request(plan)
         if tells:
@@ -84,6 +91,8 @@ class MailboxSync:
             await self._send_mails(known.mails, requests)
         if takes:
             await self._carry_out(plan)
+            for attribute in attributes_to_take(own, attributes, self._state):
+                await self._box.set_attribute(attribute)
         await self._peer.send(await self._new_state(plan, direction))
         await self._peer.one(MailboxState)
         return bool(plan.expunged or plan.flags or plan.placed or requests)
@@ -91,10 +100,7 @@ class MailboxSync:
     def _plan(self, known: Known, changes: Sequence[MailChange], direction: Direction) -> Plan:
         if direction is not Direction.BACKUP_HERE:
             return plan_merge(known, self._theirs, changes, self._names, self._state)
-        plan = plan_backup(known, self._theirs, changes, self._state)
-        if plan is None:
-            raise DsyncError("a folder has had other mail here than in the source of the backup: delete it here")
-        return plan
+        return plan_backup(known, self._theirs, changes, self._state)
 
     async def _request(self, plan: Plan) -> None:
         for guid, change in plan.wanted.items():
@@ -114,12 +120,16 @@ class MailboxSync:
 
     # ---- telling
 
-    async def _tell_attributes(self) -> None:
+    async def _tell_attributes(self, own: Sequence[Attribute]) -> None:
+        for attribute in attributes_to_tell(own, self._state):
+            await self._peer.send(attribute)
         await self._peer.end_list()
 
-    async def _tell_changes(self, known: Known) -> None:
+    async def _tell_changes(self, known: Known, theirs: Sequence[MailChange]) -> None:
+        r"""Tell this side's changes, and which mails are `\Recent` there: else Dovecot takes them for changed."""
+        recent = {change.uid for change in theirs if change.recent}
         for change in await _computed(partial(changes_to_tell, known, self._state), len(known.mails)):
-            await self._peer.send(change)
+            await self._peer.send(replace(change, recent=True) if change.uid in recent else change)
         await self._peer.end_list()
 
     async def _send_mails(self, mails: Sequence[StoredMail], requests: Sequence[MailRequest]) -> None:
@@ -140,15 +150,22 @@ class MailboxSync:
 
     # ---- taking
 
-    async def _take_attributes(self) -> None:
-        number = 0
+    async def _attributes(self) -> list[Attribute]:
+        """Return the master's annotations, without those whose values are too large for this side."""
+        found = list[Attribute]()
+        size_bytes = 0
         while (attribute := await self._peer.one_or_end(Attribute)) is not None:
-            number += 1
-            if number > ATTRIBUTES_MAX:
-                raise DsyncError(f"the peer sent more than {ATTRIBUTES_MAX} annotations of a mailbox")
             if attribute.streams:
-                async for _ in self._peer.text():
-                    pass
+                value = bytearray()
+                async for piece in self._peer.text():
+                    value += piece[: ATTRIBUTE_BYTES_MAX + 1 - len(value)]
+                attribute = replace(attribute, value=value.decode(errors="surrogateescape"), streams=False)
+            size_bytes += len(attribute.value or "")
+            if len(attribute.value or "") <= ATTRIBUTE_BYTES_MAX:
+                found.append(attribute)
+            if len(found) > ATTRIBUTES_MAX or size_bytes > ATTRIBUTES_MAX * ATTRIBUTE_BYTES_MAX:
+                raise DsyncError("the peer sent too many annotations of a mailbox")
+        return found
 
     async def _changes(self) -> list[MailChange]:
         """Return the master's changes, with GUIDs as this side writes them."""
@@ -184,6 +201,8 @@ class MailboxSync:
         """Return up to where both sides are equal now: only up to the old mails if others have changed the mailbox."""
         after = await self._box.numbers()
         own = self._own
+        if plan.own_uids:
+            return MailboxState(own.mailbox_id, own.uidvalidity, 0, 0, after.messages)
         is_alone = after.uidnext == plan.uidnext
         common_modseq = own.highestmodseq if direction is Direction.THERE else self._theirs.highestmodseq
         return MailboxState(

@@ -13,10 +13,10 @@ from replicator.dsync.wire.reader import Event, Mark, Reader
 from replicator.dsync.wire.streams import StreamEncoder
 from replicator.dsync.wire.writer import END_OF_LIST, END_OF_TEXT, hello, line_of
 
-RECEIVE_BYTES = 16 << 10
-"""Bytes read at once: some hundred records, after which others have their turn."""
+RECEIVE_BYTES = 8 << 10
+"""Bytes read at once: some sixty records, after which others have their turn."""
 
-SEND_BYTES = 64 << 10
+SEND_BYTES = 16 << 10
 IDLE_S = 600.0
 """Seconds for which a peer may send nothing, or read nothing, as in Dovecot."""
 

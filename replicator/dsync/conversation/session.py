@@ -142,7 +142,11 @@ class Session:
                 self._full_resync = True
                 await self._peer.send(Mailbox.lacking(theirs.mailbox_id))
                 return
-            is_settled = self._wish.sync_type == CHANGED and self._settled.has(self._wish.hostname, own, theirs)
+            is_settled = (
+                self._wish.sync_type == CHANGED
+                and self._settled.has(self._wish.hostname, own, theirs)
+                and all(one.modseq < own.highestmodseq for one in await box.attributes())  # which numbers do not show
+            )
             if not is_settled and own.equals(theirs):
                 own = replace(
                     own, first_recent_uid=0

@@ -2,44 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from replicator.dsync.rules.mailbox import Known, Plan
 from replicator.dsync.rules.new_mails import Placed
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange
 
 
-def plan_backup(
-    known: Known, theirs: Mailbox, changes: Sequence[MailChange], state: MailboxState | None
-) -> Plan | None:
-    """Return what to do, by the changes, ascending by UID; None if this side has given the UIDs to other mails.
+def plan_backup(known: Known, theirs: Mailbox, changes: Sequence[MailChange], state: MailboxState | None) -> Plan:
+    """Return what to do, by the changes, ascending by UID, so that this side has the master's mails alone.
 
-    `state`: what was equal before, if the master knows it.
+    They have the master's UIDs, unless this side has given those to other mails. `state`: what was equal before, if the
+    master knows it.
     """
-    common = 0 if state is None else state.last_common_uid
     told = {change.uid: change for change in changes if change.type is not ChangeType.EXPUNGE}
     gone = {change.uid for change in changes if change.type is ChangeType.EXPUNGE}
+    common = 0 if state is None else state.last_common_uid
     plan = Plan(uidnext=theirs.uidnext)
-    if known.numbers.uidnext > theirs.uidnext:
-        return None
     kept = set[int]()
     for mail in known.mails:
         change = told.get(mail.uid)
-        if change is None and (mail.uid > common or mail.uid in gone):
+        if change is None and mail.uid <= common and mail.uid not in gone:
+            kept.add(mail.uid)
+        elif change is not None and change.guid == mail.guid.hex():
+            kept.add(mail.uid)
+            if change.flags != mail.flags:
+                plan.flags[mail.uid] = change.flags
+        else:
+            plan.expunged.append(mail.uid)
+    new = [change for uid, change in told.items() if uid not in kept and change.type is ChangeType.SAVE]
+    uidnext = known.numbers.uidnext
+    if uidnext > theirs.uidnext or any(change.uid < uidnext for change in new):
+        return _plan_by_guids(known, told, {uid for uid in kept if uid <= common})
+    guids = {mail.guid.hex() for mail in known.mails if mail.uid in kept}
+    for change in new:
+        _fetch(plan, change, change.uid, guids)
+    return plan
+
+
+def _plan_by_guids(known: Known, told: Mapping[int, MailChange], common: AbstractSet[int]) -> Plan:
+    """Return what to do where UIDs cannot become the master's: its mails get the next UIDs here.
+
+    `common`: UIDs of mails that both sides have had before, and have still.
+    """
+    plan = Plan(uidnext=known.numbers.uidnext, own_uids=True)
+    wanted = {change.guid: change for change in told.values()}
+    guids = set[str]()
+    for mail in known.mails:
+        change = wanted.get(mail.guid.hex())
+        if change is None and mail.uid not in common:
             plan.expunged.append(mail.uid)
             continue
-        kept.add(mail.uid)
-        if change is not None and change.guid not in ("", mail.guid.hex()):
-            return None
+        guids.add(mail.guid.hex())
         if change is not None and change.flags != mail.flags:
             plan.flags[mail.uid] = change.flags
-    guids = {mail.guid.hex() for mail in known.mails if mail.uid in kept}
-    for uid, change in told.items():
-        if uid in kept or change.type is not ChangeType.SAVE or change.guid in guids:
-            continue
-        if uid < known.numbers.uidnext:
-            return None
-        guids.add(change.guid)
-        plan.wanted[change.guid] = change
-        plan.placed.append(Placed(change.guid, uid, peers=uid))
+    for change in told.values():
+        if change.type is ChangeType.SAVE and _fetch(plan, change, plan.uidnext, guids):
+            plan.uidnext += 1
     return plan
+
+
+def _fetch(plan: Plan, change: MailChange, uid: int, guids: set[str]) -> bool:
+    """Note that a mail of the master's is to be saved with this UID; False if there is one with its GUID."""
+    if change.guid in guids:
+        return False
+    guids.add(change.guid)
+    plan.wanted[change.guid] = change
+    plan.placed.append(Placed(change.guid, uid, peers=change.uid))
+    return True

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from replicator.dsync.replica import FlagChanges, StoredMail
 from replicator.dsync.rules.common import last_common_uid
 from replicator.dsync.rules.flags import FlagSide, merged_flags
 from replicator.dsync.rules.new_mails import NewMail, Placed, place
+from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange
 
 NO_CHANGES = FlagChanges()
@@ -33,6 +33,7 @@ class Plan:
     placed: list[Placed] = field(default_factory=list)
     uidnext: int = 1
     wanted: dict[str, MailChange] = field(default_factory=dict)  # mails of the master's to be fetched, by GUID
+    own_uids: bool = False  # mails have other UIDs here than at the master, so no common UID can be told
 
 
 def plan_merge(

@@ -70,11 +70,14 @@ def _by_guid(mails: Iterable[NewMail]) -> defaultdict[str, deque[int]]:
 
 
 def _in_order(waiting: dict[_Side, deque[NewMail]]) -> Sequence[tuple[_Side, NewMail]]:
-    """Return all mails, always the smaller one of the two that are next."""
+    """Return all mails, always the smaller one of the two that are next; if they are one mail, both."""
     ordered = []
     while any(waiting.values()):
-        side = min((side for side in waiting if waiting[side]), key=lambda side: waiting[side][0])
-        ordered.append((side, waiting[side].popleft()))
+        heads = [(mails[0], side) for side, mails in waiting.items() if mails]
+        are_one = len({(mail.guid, mail.uid) for mail, _ in heads}) == 1
+        for mail, side in heads if are_one else [min(heads, key=lambda head: head[0])]:
+            waiting[side].popleft()
+            ordered.append((side, mail))
     return ordered
 
 

@@ -110,13 +110,10 @@ def replacing_steps(own: Tree, peer: Tree) -> Iterator[Step]:
     theirs = peer.boxes()
     ours = dict[bytes, Name]()
     for one, node in own.boxes().items():
-        source = theirs.get(one)
-        if node.name == INBOX:
+        if node.name == INBOX or one in theirs:
             ours[one] = node.name
-        elif source is None or source.uidvalidity != node.uidvalidity or node.uidnext > source.uidnext:
-            yield Delete(node.name)
         else:
-            ours[one] = node.name
+            yield Delete(node.name)
     targets = {one: INBOX if name == INBOX else theirs[one].name for one, name in ours.items()}
     yield from _renames(ours, targets)
     inbox = {node.name: one for one, node in own.boxes().items() if node.name == INBOX}

@@ -6,94 +6,17 @@ Bits of flags and lists of keywords are sets of IMAP flags here.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from replicator.dsync.errors import DsyncError
+from replicator.dsync.wire.fields import UID_MAX, Fields, Values, decimal, present, times_of, times_text
+from replicator.dsync.wire.flags import NO_FLAGS, RECENT_BIT, bits_of, flags_of, keyword_changes, keywords_of
 from replicator.dsync.wire.values import decode_list, encode_list
 
-NO_FLAGS: frozenset[str] = frozenset()
-UID_MAX = 2**32 - 2
-NUMBER_MAX = 2**63 - 1
-GUID_MAX = 255
-"""Characters of a mail's GUID: Dovecot's own are 32, or the name of a file in a Maildir."""
-
 NO_SIZE = "ffffffffffffffff"
-_BITS = {1: "\\Answered", 2: "\\Flagged", 4: "\\Deleted", 8: "\\Seen", 16: "\\Draft"}
-_NUMBER = re.compile("[0-9]{1,20}")
-_HEX = re.compile("[0-9a-f]{1,16}")
-_ID = re.compile("[0-9a-f]{32}")
-
-Values = Mapping[str, str | None]
-
-
-class Fields:
-    """Values of a record of the peer's, by name. Names that it has not announced are absent."""
-
-    def __init__(self, letter: str, values: Values) -> None:
-        self._letter = letter
-        self._values = values
-
-    def find(self, name: str) -> str | None:
-        """Return a value, or None."""
-        return self._values.get(name)
-
-    def text(self, name: str) -> str:
-        """Return a value that must be there. Raises DsyncError."""
-        value = self.find(name)
-        if value is None:
-            raise DsyncError(f"the peer sent a record {self._letter} without {name}")
-        return value
-
-    def number(self, name: str, default: int | None = None, most: int = NUMBER_MAX) -> int:
-        """Return a decimal number. Raises DsyncError."""
-        value = self.find(name)
-        if value is None and default is not None:
-            return default
-        value = self.text(name)
-        if _NUMBER.fullmatch(value) is None or int(value) > most:
-            raise self._wrong(name, value)
-        return int(value)
-
-    def hexadecimal(self, name: str) -> int:
-        """Return a hexadecimal number; absent is 0. Raises DsyncError."""
-        value = self.find(name)
-        if value is None:
-            return 0
-        if _HEX.fullmatch(value) is None:
-            raise self._wrong(name, value)
-        return int(value, 16)
-
-    def box_id(self, name: str) -> bytes:
-        """Return the id of a mailbox. Raises DsyncError."""
-        value = self.text(name)
-        if _ID.fullmatch(value) is None:
-            raise self._wrong(name, value)
-        return bytes.fromhex(value)
-
-    def is_set(self, name: str) -> bool:
-        """Return True if the value is there."""
-        return self.find(name) is not None
-
-    def guid(self, name: str) -> str:
-        """Return a mail's GUID; empty if it is unknown. Raises DsyncError."""
-        value = self.find(name) or ""
-        if len(value) > GUID_MAX or not value.isprintable():
-            raise self._wrong(name, value)
-        return value
-
-    def _wrong(self, name: str, value: str) -> DsyncError:
-        return DsyncError(f"the peer sent {value[:80]!r} as {name} in a record {self._letter}")
-
-
-def _set(is_set: bool) -> str | None:  # noqa: FBT001
-    return "" if is_set else None
-
-
-def _number(number: int | None) -> str | None:
-    return None if number is None else str(number)
+"""A size that was not asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +92,7 @@ class MailboxState:
             "last_common_modseq": str(self.last_common_modseq),
             "last_common_pvt_modseq": "0",
             "last_messages_count": str(self.messages),
-            "changes_during_sync": _set(self.changes_during_sync),
+            "changes_during_sync": present(self.changes_during_sync),
         }
 
 
@@ -212,9 +135,9 @@ class TreeNode:
             "mailbox_guid": None if self.mailbox_id is None else self.mailbox_id.hex(),
             "uid_validity": str(self.uidvalidity) if is_box else None,
             "uid_next": str(self.uidnext) if is_box else None,
-            "last_renamed_or_created": _number(self.renamed_s or None),
-            "subscribed": _set(self.subscribed),
-            "last_subscription_change": _number(self.subscription_s or None),
+            "last_renamed_or_created": decimal(self.renamed_s or None),
+            "subscribed": present(self.subscribed),
+            "last_subscription_change": decimal(self.subscription_s or None),
         }
 
 
@@ -232,9 +155,9 @@ class Deletions:
         """Return what a record says. Raises DsyncError."""
         return cls(
             fields.text("hierarchy_sep"),
-            _times(fields.find("mailboxes") or ""),
-            _times(fields.find("dirs") or ""),
-            _times(fields.find("unsubscribes") or ""),
+            times_of(fields.find("mailboxes") or ""),
+            times_of(fields.find("dirs") or ""),
+            times_of(fields.find("unsubscribes") or ""),
         )
 
     def values(self) -> Values:
@@ -242,22 +165,10 @@ class Deletions:
         return {
             "hierarchy_sep": self.separator,
             "escape_char": "%",
-            "mailboxes": _times_text(self.mailboxes),
-            "dirs": _times_text(self.directories),
-            "unsubscribes": _times_text(self.unsubscribed),
+            "mailboxes": times_text(self.mailboxes),
+            "dirs": times_text(self.directories),
+            "unsubscribes": times_text(self.unsubscribed),
         }
-
-
-def _times(text: str) -> Mapping[bytes, int]:
-    words = text.split(" ") if text else []
-    ids, times = words[::2], words[1::2]
-    if len(ids) != len(times) or not all(map(_ID.fullmatch, ids)) or not all(map(_NUMBER.fullmatch, times)):
-        raise DsyncError("the peer sent a list of deletions that is none")
-    return {bytes.fromhex(one): int(time) for one, time in zip(ids, times, strict=True)}
-
-
-def _times_text(times: Mapping[bytes, int]) -> str | None:
-    return " ".join(f"{one.hex()} {time}" for one, time in times.items()) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,11 +221,11 @@ class Mailbox:
             "first_recent_uid": str(self.first_recent_uid),
             "highest_modseq": str(self.highestmodseq),
             "highest_pvt_modseq": "0",
-            "mailbox_lost": _set(self.lost),
+            "mailbox_lost": present(self.lost),
             "cache_fields": "",
-            "have_guids": _set(self.have_guids),
-            "have_save_guids": _set(self.have_save_guids),
-            "have_only_guid128": _set(self.have_guids and self.have_only_guid128),
+            "have_guids": present(self.have_guids),
+            "have_save_guids": present(self.have_save_guids),
+            "have_only_guid128": present(self.have_guids and self.have_only_guid128),
         }
 
     def equals(self, other: Mailbox) -> bool:
@@ -361,8 +272,8 @@ class Attribute:
             "type": "s" if self.shared else "p",
             "key": self.key,
             "value": self.value,
-            "deleted": _set(self.value is None),
-            "last_change": _number(self.changed_s or None),
+            "deleted": present(self.value is None),
+            "last_change": decimal(self.changed_s or None),
             "modseq": str(self.modseq),
         }
 
@@ -377,7 +288,10 @@ class ChangeType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MailChange:
-    """C: a mail, or that it is gone. `added` and `removed`: flags that a user of that side has changed."""
+    r"""C: a mail, or that it is gone. `added` and `removed`: flags that a user of that side has changed.
+
+    `recent`: the mail is `\Recent` there.
+    """
 
     type: ChangeType
     uid: int
@@ -386,6 +300,7 @@ class MailChange:
     flags: frozenset[str] = NO_FLAGS
     added: frozenset[str] = NO_FLAGS
     removed: frozenset[str] = NO_FLAGS
+    recent: bool = False
 
     @classmethod
     def of(cls, fields: Fields) -> MailChange:
@@ -394,15 +309,17 @@ class MailChange:
             kind = ChangeType(fields.text("type"))
         except ValueError as error:
             raise DsyncError("the peer sent a change of an unknown type") from error
-        final, added, removed = _keywords(decode_list(fields.find("keyword_changes") or ""))
+        final, added, removed = keywords_of(decode_list(fields.find("keyword_changes") or ""))
+        bits = fields.hexadecimal("final_flags")
         return cls(
             kind,
             fields.number("uid", most=UID_MAX),
             fields.guid("guid"),
             fields.number("modseq", 0),
-            final | _flags(fields.hexadecimal("final_flags")),
-            added | _flags(fields.hexadecimal("add_flags")),
-            removed | _flags(fields.hexadecimal("remove_flags")),
+            final | flags_of(bits),
+            added | flags_of(fields.hexadecimal("add_flags")),
+            removed | flags_of(fields.hexadecimal("remove_flags")),
+            recent=bool(bits & RECENT_BIT),
         )
 
     def values(self) -> Values:
@@ -413,46 +330,13 @@ class MailChange:
             "type": self.type.value,
             "uid": str(self.uid),
             "guid": self.guid,
-            "modseq": _number(self.modseq or None),
-            "add_flags": _bits(self.added),
-            "remove_flags": _bits(self.removed),
-            "final_flags": _bits(self.flags),
-            "keyword_changes": _keyword_changes(self.flags, self.added, self.removed),
+            "modseq": decimal(self.modseq or None),
+            "add_flags": bits_of(self.added),
+            "remove_flags": bits_of(self.removed),
+            "final_flags": bits_of(self.flags, RECENT_BIT if self.recent else 0),
+            "keyword_changes": keyword_changes(self.flags, self.added, self.removed),
             "virtual_size": NO_SIZE,
         }
-
-
-def _flags(bits: int) -> frozenset[str]:
-    return frozenset(flag for bit, flag in _BITS.items() if bits & bit)
-
-
-def _bits(flags: frozenset[str]) -> str | None:
-    bits = sum(bit for bit, flag in _BITS.items() if flag in flags)
-    return f"{bits:x}" if bits else None
-
-
-def _keywords(changes: Sequence[str]) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """Return the keywords that a mail has, those that it was given, and those that were taken from it."""
-    for change in changes:
-        if change[:1] not in tuple("+-=&") or len(change) < 2:
-            raise DsyncError("the peer sent a change of a keyword that is none")
-    return (
-        frozenset(change[1:] for change in changes if change[0] in "=&"),
-        frozenset(change[1:] for change in changes if change[0] in "+&"),
-        frozenset(change[1:] for change in changes if change[0] == "-"),
-    )
-
-
-def _keyword_changes(flags: frozenset[str], added: frozenset[str], removed: frozenset[str]) -> str | None:
-    changes = []
-    for keyword in sorted(flags | added | removed):
-        if keyword.startswith("\\"):
-            continue
-        if keyword in flags:
-            changes.append(("&" if keyword in added else "=") + keyword)
-        else:
-            changes.append(("+" if keyword in added else "-") + keyword)
-    return encode_list(changes) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,9 +383,9 @@ class Mail:
             "guid": self.guid or None,
             "uid": str(self.uid) if self.uid else None,
             "pop3_uidl": "",
-            "received_date": _number(self.received_s or None),
-            "saved_date": _number(self.saved_s or None),
-            "stream": _set(self.streams),
+            "received_date": decimal(self.received_s or None),
+            "saved_date": decimal(self.saved_s or None),
+            "stream": present(self.streams),
         }
 
 
@@ -522,8 +406,8 @@ class Finish:
         """Return the values to send."""
         return {
             "error": self.error,
-            "mail_error": _number(self.mail_error),
-            "require_full_resync": _set(self.full_resync),
+            "mail_error": decimal(self.mail_error),
+            "require_full_resync": present(self.full_resync),
         }
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from replicator.dsync.errors import DsyncError, PeerGoneError
-from replicator.dsync.wire.items import TYPES, Attribute, Fields, Item, Mail
+from replicator.dsync.wire.fields import Fields
+from replicator.dsync.wire.items import TYPES, Attribute, Item, Mail
 from replicator.dsync.wire.keys import CLOSING, KINDS, MAJOR
 from replicator.dsync.wire.streams import StreamDecoder
 from replicator.dsync.wire.values import TAB, decode_record

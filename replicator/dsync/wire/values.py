@@ -20,6 +20,8 @@ _ESCAPED = re.compile("\1(.?)", re.DOTALL)
 
 def escape(text: str) -> str:
     """Return a text without NUL, SOH, tab, CR and LF, which become SOH and a letter."""
+    if text.isprintable():  # nearly always, and a look is quick
+        return text
     return _TO_ESCAPE.sub(lambda found: "\1" + _CODES[found[0]], text)
 
 
@@ -52,10 +54,10 @@ def decode_list(value: str) -> Sequence[str]:
 
 
 def _guarded(value: str) -> str:
-    return (ABSENT if value.startswith(ABSENT) else "") + escape(value)
+    return ABSENT + escape(value) if value.startswith(ABSENT) else escape(value)
 
 
 def _decoded(value: str) -> str | None:
-    if value == ABSENT:
-        return None
-    return unescape(value[1:] if value.startswith(ABSENT) else value)
+    if value.startswith(ABSENT):
+        return None if value == ABSENT else unescape(value[1:])
+    return unescape(value)

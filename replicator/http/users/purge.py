@@ -11,6 +11,7 @@ from protocol.values import UidSet
 from replicator.errors import OtherClusterError
 from replicator.http.message import ProblemError
 from replicator.http.services import HttpServices
+from replicator.http.users.reach import check_all_reached
 from replicator.mail.annotations import AT_ONCE_MAX
 from replicator.mail.mailstore import INBOX, Folder, MailStore
 from replicator.status import PurgeResult
@@ -28,9 +29,8 @@ async def purge(services: HttpServices, name: str) -> PurgeResult:
     """
     user = folded(name)
     await _check_former(services, user)
-    await _check_all_reached(services)
-    if not await services.mail.catch_up(user):
-        raise _unsure("other nodes do not say what they have of this mail")
+    risk = "more of this mail, or such a user"
+    await check_all_reached(services, user, refusal="nothing is removed", risk=risk)
     removed = PurgeResult(user, 0, 0, more=True)
     with trio.move_on_after(PURGE_S):
         for mailbox in sorted(await services.status.mailboxes(user), key=lambda one: one.name, reverse=True):
@@ -81,18 +81,6 @@ def _is_elsewhere(services: HttpServices, user: str) -> bool:
     servers = services.servers
     found = None if servers is None else servers.users.home_of(user)
     return found is not None and servers is not None and found[1] in {cluster.name for cluster in servers.clusters}
-
-
-async def _check_all_reached(services: HttpServices) -> None:
-    """Raise ProblemError unless all nodes are linked: one that is away may have more of the mail, or the user."""
-    status = await services.status.node_status()
-    away = [link.peer for link in status.links if link.peer not in status.component]
-    if away:
-        raise _unsure(f"{', '.join(away)} cannot be reached, and may have more of this mail, or such a user")
-
-
-def _unsure(why: str) -> ProblemError:
-    return ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, f"nothing is removed: {why}; try again when all are linked")
 
 
 async def _empty(mail: MailStore, user: str, name: str) -> int:

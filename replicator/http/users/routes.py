@@ -4,7 +4,7 @@
 |---|---|
 | `GET /api/v1/users` | the users' names, wherever they come from |
 | `GET /api/v1/accounts` | a list of `Account`: the users, and what their lines say |
-| `GET /api/v1/users/USER` | the `Account` of a user, by any of the user's names |
+| `GET /api/v1/users/USER` | the `Account` of a user, by the name of the mail, a log-in name or an address |
 | `POST /api/v1/users/USER/purge` | `PurgeResult`: what was removed of a former user's mail, and if there is more |
 
 The others are for nodes with `users.source = "cluster"`; nodes whose users come from a file answer with 409.
@@ -13,14 +13,15 @@ The others are for nodes with `users.source = "cluster"`; nodes whose users come
 |---|---|
 | `POST /api/v1/users` | 201 and the number of users added; 409 if one exists already |
 | `PUT /api/v1/users/USER/password` | the user, with a new hash |
-| `PUT /api/v1/users/USER/disabled` | the user, who may no longer log in, or may again |
+| `PUT /api/v1/users/USER/disabled` | the user, who may no longer log in, or may again, and `MailNames` |
 | `PUT /api/v1/users/USER/name?to=` | the user by the new log-in name, and the user whose mail that opens |
-| `DELETE /api/v1/users/USER` | the user, who is removed; the mail stays |
+| `DELETE /api/v1/users/USER` | the user, who is removed, and `MailNames`; the mail stays |
 
 POST takes `{"lines": ["alice:{ARGON2ID}...", ...], "replace": false}`: lines of a passwd-file, `LINES_MAX` at most, all
 or none; with `replace`, users who exist get the new lines. PUT takes `{"hash": "{ARGON2ID}..."}`, or
-`{"disabled": true}`. Passwords themselves never come here. An answer means that the change is on `durability.copies`
-nodes, and in force at this one.
+`{"disabled": true}`. `MailNames` say whose mail the name opens, and which other names do. Nobody is renamed, with 503,
+unless all nodes are linked: two users might get one name. Passwords themselves never come here. An answer means that
+the change is on `durability.copies` nodes, and in force at this one.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from dataclasses import asdict
 from http import HTTPStatus
 
 from replicator.http.documents import (
+    DeletedDocument,
     Disabled,
     DisabledDocument,
     NewPassword,
@@ -45,6 +47,8 @@ from replicator.http.routing import Route
 from replicator.http.services import HttpServices, UserControl
 from replicator.http.tasks.options import Options
 from replicator.http.users.purge import purge
+from replicator.http.users.reach import check_all_reached
+from replicator.mail.annotations import USER_TABLE
 from replicator.status import PurgeResult
 from replicator.users import Account, UserExistsError, UserUnknownError, folded
 
@@ -64,7 +68,7 @@ async def get_accounts(services: HttpServices, _request: Request) -> Response:
 
 async def get_user(services: HttpServices, request: Request) -> Response:
     """Return a user, by any of the user's names. A server that knows the users is asked."""
-    account = await services.oversight.account(request.path["user"])
+    account = await services.oversight.account(services.oversight.name_meant(request.path["user"]))
     if account is None:
         raise no_such_user(request.path["user"])
     return json_response(asdict(account))
@@ -101,23 +105,25 @@ async def put_disabled(services: HttpServices, request: Request) -> Response:
     options.allow("disabled")
     disabled = options.needed_flag("disabled")
     with _problems():
-        await _table(services).set_disabled(request.path["user"], disabled=disabled)
-    return json_response({"user": request.path["user"], "disabled": disabled})
+        names = await _table(services).set_disabled(request.path["user"], disabled=disabled)
+    return json_response({"user": request.path["user"], "disabled": disabled, **asdict(names)})
 
 
 async def put_name(services: HttpServices, request: Request) -> Response:
     """Give a user another log-in name."""
-    to = request.query["to"]
+    to, table = request.query["to"], _table(services)
+    risk = "given a name to somebody else"
+    await check_all_reached(services, USER_TABLE, refusal="nobody is renamed", risk=risk)
     with _problems():
-        mail_user = await _table(services).rename(request.path["user"], to)
+        mail_user = await table.rename(request.path["user"], to)
     return json_response({"user": folded(to), "mail_user": mail_user})
 
 
 async def delete_user(services: HttpServices, request: Request) -> Response:
     """Remove a user."""
     with _problems():
-        await _table(services).delete(request.path["user"])
-    return json_response({"user": request.path["user"]})
+        names = await _table(services).delete(request.path["user"])
+    return json_response({"user": request.path["user"], **asdict(names)})
 
 
 async def post_purge(services: HttpServices, request: Request) -> Response:
@@ -178,5 +184,5 @@ USER_ROUTES = (
         takes=Disabled,
     ),
     Route("PUT", "/api/v1/users/{user}/name", put_name, query=_TO, needed=_TO, answer=RenamedDocument),
-    Route("DELETE", "/api/v1/users/{user}", delete_user, answer=UserDocument),
+    Route("DELETE", "/api/v1/users/{user}", delete_user, answer=DeletedDocument),
 )

@@ -5,7 +5,8 @@ Each function runs as one job of the writer, as those of `sequencer` do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 from protocol.values import Dot
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, MailboxFullError
@@ -17,6 +18,7 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.numbering import commit, head_of
 from resync.entry import (
+    ID_BYTES,
     NOWHERE,
     Change,
     FolderAnnotate,
@@ -28,7 +30,8 @@ from resync.entry import (
     tree_id,
 )
 from resync.folder_tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP, uidvalidities_after
-from resync.kept_uidvalidity import (
+from resync.names_elsewhere import (
+    FOREIGN_GUID,
     KEPT_UIDVALIDITY,
     OWN,
     UIDVALIDITY_HOLDER,
@@ -44,6 +47,8 @@ UIDVALIDITY_OF_CLOCK_MAX = UIDVALIDITY_MAX - (1 << 28)
 """Highest UIDVALIDITY taken from the clock (year 2097), so that a wrong clock cannot use up the values."""
 REMOVED_FACTOR = 10
 """Limit of a user's annotations with removed ones, which merges need, as a multiple of the limit without these."""
+
+_GUID = re.compile(rf"[0-9a-f]{{{2 * ID_BYTES}}}")
 
 
 def _tree(user: str) -> MailboxKey:
@@ -142,7 +147,7 @@ def annotate(tx: Transaction, user: str, mailbox_id: bytes, values: Iterable[tup
     if mailbox_id != NOWHERE and _is_deleted(tx, user, mailbox_id) is not False:
         raise FolderNotFoundError("the user has no such folder")
     if any(name.startswith(OWN) for name, _ in wanted):
-        return _keep_uidvalidity(tx, user, mailbox_id, dict(wanted))
+        return _name_elsewhere(tx, user, mailbox_id, wanted)
     had = queries.had_annotations(tx.connection, user, mailbox_id, [name for name, _ in wanted])
     changed = tuple((name, value) for name, value in wanted if had.get(name) != value)
     if not changed:
@@ -154,15 +159,41 @@ def annotate(tx: Transaction, user: str, mailbox_id: bytes, values: Iterable[tup
     return commit(tx, _tree(user), [FolderAnnotate(mailbox_id, changed)]).dot
 
 
-def _keep_uidvalidity(tx: Transaction, user: str, mailbox_id: bytes, wanted: Mapping[str, bytes | None]) -> Dot | None:
+def _name_elsewhere(
+    tx: Transaction, user: str, mailbox_id: bytes, wanted: Sequence[tuple[str, bytes | None]]
+) -> Dot | None:
+    """Set how a folder is named at another server. Raises as the two kinds do, and MailboxFullError."""
+    (name, value), *others = wanted
+    if others or (name != KEPT_UIDVALIDITY if mailbox_id != NOWHERE else not name.startswith(FOREIGN_GUID)):
+        raise InvalidNameError(f"annotations below {OWN} belong to the nodes")
+    query = "SELECT COUNT(*) FROM annotation WHERE user = ? AND mailbox_id = ? AND substr(name, 1, ?) = ?"
+    known: int = tx.connection.execute(query, (user, NOWHERE, len(OWN), OWN)).fetchone()[0]
+    if known >= REMOVED_FACTOR * tx.limits.imap_folders_per_user:
+        raise MailboxFullError("the user's folders have had too many names at other servers")
+    if mailbox_id == NOWHERE:
+        return _know_as(tx, user, name, value)
+    return _keep_uidvalidity(tx, user, mailbox_id, value)
+
+
+def _know_as(tx: Transaction, user: str, name: str, value: bytes | None) -> Dot | None:
+    """Let Dovecots know a folder by a GUID. Raises FolderNotFoundError, InvalidNameError."""
+    guid = name.removeprefix(FOREIGN_GUID)
+    holder = holder_of(value or b"")
+    if not _GUID.fullmatch(guid) or holder is None or holder.hex().encode() != value:
+        raise InvalidNameError(f"a GUID has {2 * ID_BYTES} hexadecimal digits, and stands for a folder by its id")
+    if _is_deleted(tx, user, holder) is not False:
+        raise FolderNotFoundError("the user has no such folder")
+    if queries.had_annotations(tx.connection, user, NOWHERE, [name]).get(name) == value:
+        return head_of(tx, _tree(user))
+    return commit(tx, _tree(user), [FolderAnnotate(NOWHERE, ((name, value),))]).dot
+
+
+def _keep_uidvalidity(tx: Transaction, user: str, mailbox_id: bytes, value: bytes | None) -> Dot | None:
     """Give a folder the UIDVALIDITY that its mailbox has at another server, or with None its own (design section 3).
 
     Raises FolderExistsError if another folder has it, or could come to have it, or if the folder has had mail:
     clients know that by its own UIDVALIDITY. Raises InvalidNameError for what is no UIDVALIDITY.
     """
-    value = wanted.get(KEPT_UIDVALIDITY)
-    if [*wanted] != [KEPT_UIDVALIDITY] or mailbox_id == NOWHERE:
-        raise InvalidNameError(f"annotations below {OWN} belong to the nodes")
     had = queries.had_annotations(tx.connection, user, mailbox_id, [KEPT_UIDVALIDITY]).get(KEPT_UIDVALIDITY)
     changes = [FolderAnnotate(mailbox_id, ((KEPT_UIDVALIDITY, value),))]
     if value is None and had is None:

@@ -131,6 +131,10 @@ class ExternalDirectory:
         """Return None: a site of several clusters needs another source of users, which the configuration checks."""
         return None
 
+    def name_meant(self, name: str) -> str:
+        """Return the name: the source has no other names of users' mail."""
+        return name
+
     def names_of(self, user: str) -> list[str]:  # noqa: ARG002 - the interface is the passwd-file's
         """Return nothing: the source maps log-in names to users, and is asked for one name at a time."""
         return []

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from replicator.runtime.files.line_files import edit_lines
 from replicator.users import scram
 from replicator.users.names import folded
 from replicator.users.passwd_file.line import (
+    MailNames,
     PasswdFileError,
     UserExistsError,
     UserUnknownError,
@@ -18,6 +20,7 @@ from replicator.users.passwd_file.line import (
     mail_user_in,
     name_in,
     new_line,
+    owner_of,
     refusal_of,
     renamed,
     user_of,
@@ -26,6 +29,7 @@ from replicator.users.passwd_file.line import (
 from replicator.users.passwd_file.table import SECRET, SECRET_BYTES, read_lines, read_users, secret_in
 from replicator.users.schemes import DEFAULT_SCHEME
 from replicator.users.words.allowed_nets import AllowedNets
+from replicator.users.words.mail_user import NOBODY
 from replicator.users.words.nologin import with_nologin
 
 NO_USERS = b"# user:{SCHEME}hash\n"
@@ -67,9 +71,20 @@ def set_password(path: Path, user: str, password: str, *, scheme: str = DEFAULT_
     _edit_line(path, user, lambda line: with_octets(line, hashed), lambda lines: _with_secret(lines, scheme))
 
 
-def set_disabled(path: Path, user: str, *, disabled: bool) -> None:
-    """Disable the user, or let the user log in again; the rest of the line stays. Blocks. Raises UserUnknownError."""
-    _edit_line(path, user, lambda line: with_nologin(line, disabled=disabled))
+def set_disabled(path: Path, user: str, *, disabled: bool) -> MailNames:
+    """Disable the user, or let the user log in again, and return who else opens the mail. Blocks.
+
+    The rest of the line stays. Raises UserUnknownError.
+    """
+    found = MailNames(NOBODY)
+
+    def note(lines: list[bytes]) -> list[bytes]:
+        nonlocal found
+        found = _mail_names(lines, _known_position(path, lines, user))
+        return lines
+
+    _edit_line(path, user, lambda line: with_nologin(line, disabled=disabled), note)
+    return found
 
 
 def rename_user(path: Path, user: str, name: str) -> str:
@@ -101,14 +116,22 @@ def rename_user(path: Path, user: str, name: str) -> str:
     return owner
 
 
-def delete_user(path: Path, user: str) -> None:
-    """Remove the user's line. The mail stays. A file without lines gets a comment. Raises UserUnknownError."""
+def delete_user(path: Path, user: str) -> MailNames:
+    """Remove the user's line, and return whose mail it opened, and who else does. Blocks.
+
+    The mail stays. A file without lines gets a comment. Raises UserUnknownError.
+    """
+    found = MailNames(NOBODY)
 
     def delete(lines: list[bytes]) -> list[bytes]:
-        del lines[_known_position(path, lines, user)]
+        nonlocal found
+        position = _known_position(path, lines, user)
+        found = _mail_names(lines, position)
+        del lines[position]
         return lines or [NO_USERS]
 
     _edit(path, delete)
+    return found
 
 
 def valid_lines(path: Path) -> dict[str, str]:
@@ -161,12 +184,29 @@ def _known_position(path: Path, lines: list[bytes], user: str) -> int:
     return position
 
 
+def _mail_names(lines: list[bytes], position: int) -> MailNames:
+    """Return whose mail the line at this position opens, and the names of the others that do."""
+    own, owner = lines[position], _owner(lines[position])
+    if owner == NOBODY:
+        return MailNames(NOBODY)
+    opening = {folded(name_in(line.rstrip(b"\r\n"))) for line in filter(is_entry, lines) if _owner(line) == owner}
+    return MailNames(owner, tuple(sorted(opening - {folded(name_in(own.rstrip(b"\r\n")))})))
+
+
+def _owner(line: bytes) -> str:
+    """Return the user whose mail a line opens, or `NOBODY`."""
+    with suppress(ValueError):
+        return owner_of(line.rstrip(b"\r\n"))
+    return NOBODY
+
+
 def _check_free(path: Path, lines: list[bytes], user: str) -> None:
-    """Raise UserExistsError if one of the lines opens the mail of the user of this name."""
-    holder = next((line for line in lines if is_entry(line) and mail_user_in(line) == folded(user)), None)
-    if holder is not None:
-        name = name_in(holder.rstrip(b"\r\n"))
-        raise UserExistsError(f"{path}: {refusal_of(user, name)}")
+    """Raise UserExistsError if one of the lines opens the mail of the user of this name, or nobody knows whose."""
+    for line in filter(is_entry, lines):
+        owner = mail_user_in(line)
+        if owner is not None and owner in (NOBODY, folded(user)):
+            name = name_in(line.rstrip(b"\r\n"))
+            raise UserExistsError(f"{path}: {refusal_of(user, name, owner)}")
 
 
 def _edit_line(

@@ -9,6 +9,7 @@ mail, and the problem is reported. Names that differ only in case are one user.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple, TypeVar
 
@@ -140,15 +141,31 @@ def user_of(line: bytes) -> str:
 
 
 def mail_user_in(line: bytes) -> str | None:
-    """Return the user whose mail a line opens, if that is another one than its name says; None also if it is nobody."""
+    """Return the user whose mail a line opens, if that is another one than its name says: `NOBODY` for no sense."""
     if b"user=" not in line:  # as in most lines
         return None
     try:
         name, _, more = fields_of(line)
+    except ValueError:
+        return None  # the line is no user's
+    try:
         owner = mail_user(more)
     except ValueError:
-        return None
+        return NOBODY
     return None if owner == folded(name) else owner
+
+
+def owner_of(line: bytes) -> str:
+    """Return the user whose mail a line opens, which may be `NOBODY`. Raises ValueError if the line has no name."""
+    owner = mail_user_in(line)
+    return folded(name_in(line)) if owner is None else owner
+
+
+def replaced(old: bytes, new: bytes) -> bytes:
+    """Return the line `new` in place of `old`: it opens the same mail, unless it says whose mail it opens."""
+    owner = mail_user_in(old)
+    is_silent = mail_user(fields_of(new)[2]) is None
+    return with_mail_user(new, owner) if owner is not None and owner != NOBODY and is_silent else new
 
 
 def renamed(line: bytes, name: str) -> bytes:
@@ -162,8 +179,21 @@ def renamed(line: bytes, name: str) -> bytes:
     return changed
 
 
-def refusal_of(user: str, holder: str) -> str:
-    """Return why nobody may get the name of a user whose mail the log-in name `holder` opens."""
+@dataclass(frozen=True, slots=True)
+class MailNames:
+    """Whose mail a log-in name opens, or did: `mail_user`, or `NOBODY`. `other_names`: the others that open it."""
+
+    mail_user: str
+    other_names: tuple[str, ...] = ()
+
+
+def refusal_of(user: str, holder: str, owner: str) -> str:
+    """Return why nobody may get a name while the name `holder` opens the mail of `owner`: of this user, or `NOBODY`."""
+    if owner == NOBODY:
+        return (
+            f"it is not known whose mail {holder!r} opens, and it may be that of {folded(user)!r}: correct the word"
+            " `user=` in its line first"
+        )
     return (
         f"{folded(user)!r} is the user whose mail {holder!r} opens: somebody else of this name would share that mail;"
         " choose another name"

@@ -5,17 +5,19 @@ from __future__ import annotations
 import base64
 import re
 from collections import ChainMap, Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from protocol.units import MIB
+from replicator.users.names import candidates
 from replicator.users.passwd_file.line import DIGEST_BYTES, Line, PasswdFileError, digest_of, is_entry, parse_line
 from replicator.users.passwd_file.stretch import Stretch, stretch_between
 from replicator.users.schemes import PasswordHash
 from replicator.users.words.allowed_nets import AllowedNets
 from replicator.users.words.foreign_words import meaning_of
+from replicator.users.words.mail_user import NOBODY
 from replicator.users.words.quota_limits import OwnLimits
 
 FILE_MAX_BYTES = 64 * MIB
@@ -63,12 +65,29 @@ class UserTable:
     lines: dict[bytes, Line] = field(default_factory=dict, repr=False)
     data: bytes = field(default=b"", repr=False)
 
+    def candidates(self, name: str) -> Iterator[str]:
+        """Yield the log-in names that a name or an address may mean, best first (see `names`), and none after a match.
+
+        That is a log-in name, or the name of a user whose mail others open: who has been renamed. Nobody else gets the
+        mail for that.
+        """
+        for user in candidates(name):
+            yield user
+            if user in self.users or user in self.log_ins:
+                return
+
+    def find(self, name: str) -> str | None:
+        """Return the log-in name that a name or an address means; None: none."""
+        return next((user for user in self.candidates(name) if user in self.users), None)
+
     def user_of(self, name: str) -> str:
         """Return the user whose mail a log-in name of the table opens, or `NOBODY`."""
         return self.mail_users.get(name, name)
 
     def names_of(self, user: str) -> list[str]:
         """Return the log-in names that open a user's mail: the user's own first, the others sorted."""
+        if user == NOBODY:  # lines that make no sense have nothing in common
+            return []
         own = [user] if user in self.users and user not in self.mail_users else []
         return own + sorted(self.log_ins.get(user, ()))
 

@@ -154,13 +154,14 @@ async def test_a_renamed_user_finds_the_mail_and_gets_more(
     def play() -> None:
         old = tmp_path / "old.passwd"
         old.write_text("alice:{PLAIN}secret\n")
-        assert run("user", "import", old).exit_code == 0
+        wait_for(lambda: run("user", "import", old).exit_code == 0)  # new nodes wait for each other
         wait_for(lambda: can_log_in(far, "alice", "secret"))
         deliver(near, "alice")
         with logged_in(far, "alice") as alice, logged_in(near, "alice") as other:
             alice.create("Work")
             _, [uidvalidity] = alice.status("INBOX", "(UIDVALIDITY)")
             renamed = run("user", "rename", "alice", "alicia@example.org")
+            assert renamed.exit_code == 0, renamed.output
             assert "cluster of dc1: user alice renamed to alicia@example.org; the mail stays" in renamed.stderr
             with pytest.raises(imaplib.IMAP4.abort, match="disabled or removed"):
                 other.noop()
@@ -181,6 +182,8 @@ async def test_a_renamed_user_finds_the_mail_and_gets_more(
                 assert run("kick", "alicia@example.org", at=node).exit_code == 0
                 with pytest.raises(imaplib.IMAP4.abort, match="An operator has ended this session"):
                     alicia.noop()
+        by_mail, by_name = (run("quota", name, "--json", at=far) for name in ("alice", "alicia@example.org"))
+        assert (by_mail.exit_code, by_mail.stdout) == (0, by_name.stdout)
         refused = run("user", "add", "alice", typed="x\n", at=far)
         assert (refused.exit_code, "the user whose mail 'alicia@example.org' opens" in refused.stderr) == (1, True)
         refused = run("user", "import", old, "--replace")
@@ -196,6 +199,33 @@ async def test_a_renamed_user_finds_the_mail_and_gets_more(
         await trio.to_thread.run_sync(play)
     assert "login ok user=alice name=alicia@example.org client=127.0.0.1" in caplog.text
     assert "login ok user=alice client=127.0.0.1" in caplog.text
+
+
+async def test_nobody_is_renamed_while_a_node_is_away(tmp_path: Path) -> None:
+    near, far = cluster_in(tmp_path, 0)
+
+    def run(*arguments: object) -> Result:
+        words = [*map(str, arguments), "--config", str(file_of(tmp_path, near))]
+        return CliRunner().invoke(cli, words, input="secret\n", prog_name="replicator")
+
+    def play_alone() -> None:
+        wait_for(lambda: run("user", "list").exit_code == 0)
+        refused = run("user", "rename", "alice", "alicia")
+        assert (refused.exit_code, "nobody is renamed: dc2 cannot be reached" in refused.stderr) == (1, True)
+        assert run("user", "list").stdout == "alice\n"
+
+    def play_together() -> None:
+        wait_for(lambda: run("user", "rename", "alice", "alicia").exit_code == 0)
+        assert run("user", "list").stdout == "alicia\n"
+        deleted = run("user", "delete", "alicia")
+        assert "the mail is that of the user alice, and stays; `replicator user purge alice`" in deleted.stderr
+
+    async with running([near, far]):
+        await trio.to_thread.run_sync(wait_for, lambda: run("user", "add", "alice").exit_code == 0)
+    async with running([near]):
+        await trio.to_thread.run_sync(play_alone)
+    async with running([near, far]):
+        await trio.to_thread.run_sync(play_together)
 
 
 async def test_mail_of_a_former_user_is_told_to_the_next_one_unless_it_is_purged(tmp_path: Path) -> None:

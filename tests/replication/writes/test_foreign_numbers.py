@@ -10,7 +10,7 @@ from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNam
 from replicator.mail.mailstore import CoreMailStore, Folder, NewMessage
 from replicator.replication.writes.uid_retry import Added
 from replicator.store.log.sequencer import NewMail
-from resync.kept_uidvalidity import KEPT_UIDVALIDITY
+from resync.names_elsewhere import KEPT_UIDVALIDITY
 from tests.imap.client import connected, services
 from tests.one_node import HookedMail, one_node
 

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 
 from protocol.values import UID_MAX, Dot
+from replicator.config import LimitsConfig
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, MailboxFullError
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import chain as chains
@@ -15,10 +16,11 @@ from replicator.store.db.entry_validation import RAISED_MODSEQ_MAX
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log import folder_sequencer, forks, numbering, sequencer
+from replicator.store.log.folder_sequencer import REMOVED_FACTOR
 from replicator.store.log.sequencer import NewMail, NewUid
 from resync.entry import NOWHERE, FolderAnnotate, MailAdd, Raise
 from resync.folder_tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP
-from resync.kept_uidvalidity import KEPT_UIDVALIDITY, UIDVALIDITY_HOLDER, held_by
+from resync.names_elsewhere import FOREIGN_GUID, KEPT_UIDVALIDITY, UIDVALIDITY_HOLDER, held_by
 from resync.state import MERGE_HEADROOM, RISEN_MAX
 from tests.store import consistency
 from tests.store.branching import TREE
@@ -380,6 +382,56 @@ def test_of_two_folders_with_one_uidvalidity_the_last_has_it_after_a_merge(node:
     for one in (node, other):
         assert uidvalidity(one, "b") == KEPT != uidvalidity(one, "a")
         assert any(A in commit.retired for commit in one.commits) or one is other, "sessions of the loser end"
+
+
+# ---- GUIDs of Dovecots
+
+
+def knowing(guid_text: str, mailbox_id: bytes) -> Job[Dot | None]:
+    value = mailbox_id.hex().encode()
+    return lambda tx: folder_sequencer.annotate(tx, ALICE, NOWHERE, [(FOREIGN_GUID + guid_text, value)])
+
+
+def guids(node: MemoryNode) -> dict[str, bytes]:
+    return {one.name: one.guid for one in queries.tree_changes(node.connection, ALICE).folders}
+
+
+def test_folder_is_known_by_the_guid_that_it_was_given_last_even_when_it_is_deleted(node: MemoryNode) -> None:
+    node.write(creating("a", A))
+    node.write(creating("b", B))
+    first = node.write(knowing("11" * 16, A))
+    assert node.write(knowing("11" * 16, A)) == first, "the head that has it already"
+    node.now_ms += 1000
+    node.write(knowing("22" * 16, A))
+    assert guids(node) == {"a": bytes.fromhex("22" * 16), "b": B}
+    node.now_ms += 1000
+    node.write(knowing("22" * 16, B))
+    node.write(deleting(B))
+    assert guids(node) == {"a": bytes.fromhex("11" * 16), "b": bytes.fromhex("22" * 16)}
+    assert queries.annotations_of(node.connection, ALICE, NOWHERE) == {}
+
+
+@pytest.mark.parametrize("guid_text", ["", "11", "GG" * 16, "AA" * 16, "11" * 17])
+def test_what_is_no_guid_is_refused(node: MemoryNode, guid_text: str) -> None:
+    node.write(creating("a", A))
+    with pytest.raises(InvalidNameError):
+        node.write(knowing(guid_text, A))
+
+
+def test_guid_stands_for_folders_of_the_user_alone(node: MemoryNode) -> None:
+    node.write(creating("a", A, "bob"))
+    for unknown in (A, B):
+        with pytest.raises(FolderNotFoundError):
+            node.write(knowing("11" * 16, unknown))
+
+
+def test_names_of_other_servers_are_bounded(node: MemoryNode) -> None:
+    node = MemoryNode("dc1.a", limits=replace(LimitsConfig(), imap_folders_per_user=2))
+    node.write(creating("a", A))
+    for number in range(2 * REMOVED_FACTOR):
+        node.write(knowing(f"{number:032x}", A))
+    with pytest.raises(MailboxFullError, match="too many names"):
+        node.write(knowing("ff" * 16, A))
 
 
 @pytest.mark.parametrize("value", [b"x", b"12345", b"0 0", held_by(A, 1)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from replicator.errors import OtherClusterError, UsersUnavailableError
 from replicator.users import (
     ClientFirst,
     Identity,
+    MailNames,
     PasswdFileError,
     QuotaLimits,
     Recipients,
@@ -24,6 +26,7 @@ from replicator.users import (
     UserUnknownError,
     add_user,
     delete_user,
+    find_account,
     list_accounts,
     list_users,
     rename_user,
@@ -64,7 +67,7 @@ def test_the_word_names_the_user(fields: str, expected: str | None) -> None:
     assert mail_user(fields) == expected
 
 
-@pytest.mark.parametrize("fields", [":::::user=", ":::::user=#x", f"user={'x' * 255}", "user=a:user=a"])
+@pytest.mark.parametrize("fields", [":::::user=", ":::::user=#x", f"user={'x' * 255}", "user=a:user=a", "user=%n"])
 def test_a_word_that_names_nobody_is_refused(fields: str) -> None:
     with pytest.raises(ValueError, match=r"user: .*until it is corrected, mail for this name waits"):
         mail_user(fields)
@@ -160,6 +163,113 @@ def test_several_log_ins_open_one_mail(file: Path, users: UserDirectory) -> None
     assert [accounts[name].mail_user for name in ("zoe", "yan", "bob", "bobby")] == ["team", "team", "bob", "bob"]
     assert [accounts[name].messages_limit for name in ("zoe", "yan", "bob")] == [5, 5, None]
     assert users.problems() == []
+
+
+async def test_the_old_name_of_a_renamed_user_means_nobody_else(
+    file: Path,
+    users: UserDirectory,
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001 - requested for its effect
+) -> None:
+    add_user(file, "alice@b.org", "x", scheme="PLAIN")
+    assert users.find("Alice@B.org") == "alice@b.org"
+    rename_user(file, "alice@b.org", "alicia@b.org")
+    users.refresh()
+    await trio.sleep(LEAVING_S)
+    names = ["alice@b.org", "alice+lists@b.org", "alice@c.org"]
+    assert [users.find(name) for name in names] == [None, None, "alice"]
+    assert [Recipients(users).find(name) for name in names] == [(), (), ("alice",)]
+    for name in names[:2]:
+        assert await users.verify(name, "a") is None
+        assert await users.admit(name, Identity("alice", FAR_MS)) is None
+        assert await users.admit("alice", Identity(name, FAR_MS)) is None
+        assert await users.account(name) is None
+        [reason] = (await users.try_login(name, "a")).reasons
+        assert reason.obstacle == "no_such_user"
+    shown = find_account(file, "alice@b.org", QuotaLimits())
+    assert shown
+    assert (shown.user, shown.mail_user) == ("alicia@b.org", "alice@b.org")
+    assert find_account(file, "alice+lists@b.org", QuotaLimits()) is None
+    told = users.shuts_out("alice@b.org", None)
+    assert told
+    assert "the user alice@b.org logs in as alicia@b.org" in told
+    rename_user(file, "alicia@b.org", "ally@b.org")
+    users.refresh()
+    assert users.find("alice@b.org") is None
+    await trio.sleep(LEAVING_S)
+    assert users.find("alicia@b.org") is None
+    add_user(file, "alicia", "x", scheme="PLAIN")
+    assert users.find("alicia@b.org") == "alicia", "a name in between is free"
+
+
+async def test_mail_for_the_old_name_waits_while_half_a_file_lacks_the_new_one(
+    file: Path,
+    users: UserDirectory,
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001 - requested for its effect
+) -> None:
+    whole = "alice:*\nalicia@b.org:*::::::user=alice@b.org\n"
+    await trio.Path(file).write_text(whole)
+    assert users.find("alice@b.org") is None
+    await trio.Path(file).write_text("alice:*\n")
+    with pytest.raises(UsersUnavailableError, match="has just changed"):
+        users.find("alice@b.org")
+    await trio.Path(file).write_text(whole)
+    assert users.find("alice@b.org") is None
+    await trio.Path(file).write_text("alice:*\n")
+    users.refresh()
+    await trio.sleep(LEAVING_S)
+    assert users.find("alice@b.org") == "alice", "the other user is gone"
+
+
+async def test_nobody_gets_a_name_while_it_is_not_known_whose_mail_another_opens(
+    file: Path, users: UserDirectory
+) -> None:
+    before = b"zoe:*::::::user=%n\nbob:*\n"
+    await trio.Path(file).write_bytes(before)
+    for change in (partial(add_user, file, "carol", "x", scheme="PLAIN"), partial(rename_user, file, "bob", "carol")):
+        with pytest.raises(UserExistsError, match="not known whose mail 'zoe' opens, and it may be that of 'carol'"):
+            change()
+    assert await trio.Path(file).read_bytes() == before
+    for name in ("carol", "bob"):
+        with pytest.raises(UsersUnavailableError, match="not known now whose mail zoe opens"):
+            users.names_of(name)
+    assert users.name_meant("bob") == "bob"
+    delete_user(file, "zoe")
+    add_user(file, "carol", "x", scheme="PLAIN")
+    assert users.names_of("carol") == ["carol"]
+
+
+async def test_lines_that_make_no_sense_have_nothing_in_common(file: Path, users: UserDirectory) -> None:
+    lines = ["ann:*::::::user=%n quota_messages=5", "bob:*::::::user=%{user}", "zoe:*::::::user="]
+    await trio.Path(file).write_text("".join(f"{line}\n" for line in lines))
+    assert len(users.problems()) == 3
+    assert await users.quota_limits("") == QuotaLimits()
+    assert [account.messages_limit for account in users.accounts()] == [None] * 3
+    assert {account.mail_user for account in users.accounts()} == {""}
+    for name in ("ann", "bob", "zoe"):
+        with pytest.raises(UsersUnavailableError, match="it is not known now whose mail"):
+            users.find(name)
+
+
+def test_who_else_opens_the_mail_is_told(file: Path) -> None:
+    with file.open("ab") as stream:
+        stream.write(b"# user=alice\nZoe:*::::::user=Alice\nyan:*::::::user=alice\n")
+        stream.write(b"\xff:*::::::user=alice\nx:*::::::user=%n\n")
+    assert set_disabled(file, "Alice", disabled=True) == MailNames("alice", ("yan", "zoe"))
+    assert set_disabled(file, "zoe", disabled=True) == MailNames("alice", ("alice", "yan"))
+    assert set_disabled(file, "bob", disabled=True) == MailNames("bob")
+    assert set_disabled(file, "x", disabled=True) == MailNames("")
+    assert delete_user(file, "alice") == MailNames("alice", ("yan", "zoe"))
+    assert delete_user(file, "yan") == MailNames("alice", ("zoe",))
+    assert delete_user(file, "zoe") == MailNames("alice")
+
+
+async def test_operators_may_name_a_user_by_the_mail(file: Path, users: UserDirectory) -> None:
+    assert users.name_meant("Alice@Example.org") == "Alice@Example.org"
+    rename_user(file, "alice", "alicia")
+    assert [users.name_meant(name) for name in ("ALICE", "alicia", "eve")] == ["alicia", "alicia", "eve"]
+    await trio.Path(file).unlink()
+    assert users.name_meant("alice") == "alicia"
+    assert UserDirectory(file).name_meant("alice") == "alice"
 
 
 async def test_a_log_in_that_has_just_gone_may_come_back(

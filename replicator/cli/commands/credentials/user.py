@@ -25,11 +25,13 @@ from replicator.users import (
     NEW_SCHEMES,
     Account,
     AllowedNets,
+    MailNames,
     folded,
     parse_nets,
     valid_lines,
 )
 from replicator.users.passwd_file.line import mail_user_in
+from replicator.users.words.mail_user import NOBODY
 
 config_option = click.option(
     "--config", "config_file", required=True, type=click.Path(path_type=Path), help="A node's configuration."
@@ -107,11 +109,13 @@ def user_disable(name: str, config_file: Path, *, is_of_masters: bool) -> None:
     """Keep USER from logging in, by a password, a token or a certificate. Mail is still accepted, and stays.
 
     Open IMAP sessions end at their next command, in IDLE within half a minute. A new password does not change this:
-    `user enable` does.
+    `user enable` does. Other log-in names of the same mail stay as they are; the command says which there are.
     """
     place = user_place(config_file, is_of_masters=is_of_masters)
-    place.set_disabled(name, disabled=True)
+    names = place.set_disabled(name, disabled=True)
     click.echo(f"{place.name}: user {folded(name)} disabled; mail is still accepted", err=True)
+    if not is_of_masters:
+        _tell_of_others(names)
 
 
 @user.command("enable")
@@ -134,13 +138,14 @@ def user_rename(old: str, new: str, config_file: Path) -> None:
 
     From then on, mail for NEW arrives and mail for OLD is refused, unless an alias says otherwise. The mail is still
     that of the user OLD: nodes show it by that name, which nobody else can get. Open IMAP sessions end at their next
-    command, in IDLE within half a minute.
+    command, in IDLE within half a minute. With the cluster's table, all nodes must be linked.
     """
     place = user_place(config_file)
     owner = place.rename(old, new)
     whose = "the mail is that of the name again" if owner == folded(new) else f"the mail stays that of the user {owner}"
     click.echo(f"{place.name}: user {folded(old)} renamed to {folded(new)}; {whose}", err=True)
-    click.echo(f"mail for {folded(old)} is refused, unless an alias says: {folded(old)} {folded(new)}", err=True)
+    address = folded(old) if "@" in old else f"{folded(old)}@DOMAIN"  # a bare name would hold in all domains
+    click.echo(f"mail for {folded(old)} is refused, unless an alias says: {address} {folded(new)}", err=True)
 
 
 @user.command("delete")
@@ -150,11 +155,25 @@ def user_rename(old: str, new: str, config_file: Path) -> None:
 def user_delete(name: str, config_file: Path, *, is_of_masters: bool) -> None:
     """Delete USER, who can then neither log in nor receive mail. Existing mail stays on the nodes.
 
-    Open IMAP sessions end at their next command, in IDLE within half a minute.
+    Open IMAP sessions end at their next command, in IDLE within half a minute. If the mail is another user's, or other
+    log-in names open it, the command says so.
     """
     place = user_place(config_file, is_of_masters=is_of_masters)
-    place.delete(name)
+    names = place.delete(name)
     click.echo(f"{place.name}: user {folded(name)} deleted", err=True)
+    if is_of_masters:
+        return
+    _tell_of_others(names)
+    if names.mail_user not in (NOBODY, folded(name)) and not names.other_names:
+        whose = f"the mail is that of the user {names.mail_user}, and stays"
+        click.echo(f"{whose}; `replicator user purge {names.mail_user}` removes it", err=True)
+
+
+def _tell_of_others(names: MailNames) -> None:
+    """Say so if other log-in names open the same mail."""
+    if names.other_names:
+        whose = f"the mail of {names.mail_user} is still open to other log-in names"
+        click.echo(f"{whose}, which this does not change: {', '.join(names.other_names)}", err=True)
 
 
 @user.command("list")
@@ -249,7 +268,11 @@ def user_purge(name: str, config_file: Path, *, yes: bool) -> None:
 @user.command("import")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @config_option
-@click.option("--replace", is_flag=True, help="Give users who exist already the lines of FILE.")
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="Give users who exist already the lines of FILE; whose mail they open stays, unless a line has `user=`.",
+)
 def user_import(file: Path, config_file: Path, *, replace: bool) -> None:
     """Bring the users of FILE, a passwd-file, into the cluster's table; the file is not needed afterwards.
 

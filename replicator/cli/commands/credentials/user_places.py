@@ -16,6 +16,7 @@ from replicator.config import QuotaConfig, UserSource
 from replicator.users import (
     Account,
     AllowedNets,
+    MailNames,
     PasswdFileError,
     QuotaLimits,
     add_user,
@@ -44,16 +45,16 @@ class UserPlace(Protocol):
         """Set a user's password."""
         ...
 
-    def set_disabled(self, user: str, *, disabled: bool) -> None:
-        """Disable a user, or let the user log in again."""
+    def set_disabled(self, user: str, *, disabled: bool) -> MailNames:
+        """Disable a user, or let the user log in again; return who else opens the mail."""
         ...
 
     def rename(self, user: str, name: str) -> str:
         """Give a user another log-in name, and return the user whose mail that opens."""
         ...
 
-    def delete(self, user: str) -> None:
-        """Remove a user, whose mail stays."""
+    def delete(self, user: str) -> MailNames:
+        """Remove a user; return whose mail that was, which stays, and who else opens it."""
         ...
 
     def names(self) -> list[str]:
@@ -85,17 +86,17 @@ class _File:
         with passwd_file_errors():
             set_password(self._path, user, password, scheme=scheme)
 
-    def set_disabled(self, user: str, *, disabled: bool) -> None:
+    def set_disabled(self, user: str, *, disabled: bool) -> MailNames:
         with passwd_file_errors():
-            set_disabled(self._path, user, disabled=disabled)
+            return set_disabled(self._path, user, disabled=disabled)
 
     def rename(self, user: str, name: str) -> str:
         with passwd_file_errors():
             return rename_user(self._path, user, name)
 
-    def delete(self, user: str) -> None:
+    def delete(self, user: str) -> MailNames:
         with passwd_file_errors():
-            delete_user(self._path, user)
+            return delete_user(self._path, user)
 
     def names(self) -> list[str]:
         with passwd_file_errors():
@@ -135,20 +136,20 @@ class ClusterPlace:
         with NodeClient(self.url) as client:
             client.set_password(user, hashed)
 
-    def set_disabled(self, user: str, *, disabled: bool) -> None:
+    def set_disabled(self, user: str, *, disabled: bool) -> MailNames:
         """See `UserPlace`."""
         with NodeClient(self.url) as client:
-            client.set_disabled(user, disabled=disabled)
+            return client.set_disabled(user, disabled=disabled)
 
     def rename(self, user: str, name: str) -> str:
         """See `UserPlace`."""
         with NodeClient(self.url) as client:
             return client.rename_user(user, name)
 
-    def delete(self, user: str) -> None:
+    def delete(self, user: str) -> MailNames:
         """See `UserPlace`."""
         with NodeClient(self.url) as client:
-            client.delete_user(user)
+            return client.delete_user(user)
 
     def names(self) -> list[str]:
         """See `UserPlace`."""

@@ -13,7 +13,7 @@ from replicator.store.db.transaction import Transaction
 from replicator.store.log import folder_sequencer, sequencer
 from replicator.store.log.sequencer import NewMail
 from resync.entry import pack_values, tree_id
-from resync.kept_uidvalidity import OWN
+from resync.names_elsewhere import OWN
 
 NewId = Callable[[], bytes]
 """A source of new ids (`Environment.new_guid`)."""

@@ -19,7 +19,7 @@ from replicator.store.db.queries.chain_queries import (
     mailbox_keys,
     users,
 )
-from replicator.store.db.queries.change_queries import mailbox_changes, tree_changes
+from replicator.store.db.queries.change_queries import annotation_changes, mailbox_changes, tree_changes
 from replicator.store.db.queries.folder_queries import (
     OF_CLIENTS,
     OWN_UIDVALIDITY,
@@ -86,6 +86,7 @@ __all__ = [
     "MailboxKey",
     "all_mailbox_keys",
     "annotated",
+    "annotation_changes",
     "annotations_of",
     "at_one_moment",
     "chain_keys",

@@ -6,9 +6,18 @@ import sqlite3
 from contextlib import closing
 from typing import cast
 
-from replicator.mail.last_changes import FlagChange, FolderChange, MailboxChanges, SubscriptionChange, TreeChanges
+from replicator.mail.last_changes import (
+    AnnotationChange,
+    FlagChange,
+    FolderChange,
+    MailboxChanges,
+    SubscriptionChange,
+    TreeChanges,
+)
 from replicator.store.db.queries.folder_queries import SHOWN_UIDVALIDITY
 from replicator.store.db.rows.message_rows import unpacked_map
+from resync.entry import ID_BYTES, NOWHERE
+from resync.names_elsewhere import FOREIGN_GUID, OWN, holder_of
 
 COUNTER_BITS = 16
 """Bits of a stamp's time below its milliseconds (`protocol.values.Stamp`)."""
@@ -26,13 +35,40 @@ def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:
         " ORDER BY f.deleted DESC, f.time, f.sid, f.mailbox_id",
         (user,),
     )
+    guids = _foreign_guids(connection, user)
     subscriptions = connection.execute(
         f"SELECT name, subscribed, time >> {COUNTER_BITS} FROM subscription WHERE user = ? ORDER BY time", (user,)
     )
     return TreeChanges(
-        [FolderChange(*row)._replace(deleted=bool(row[4])) for row in folders],
+        [
+            FolderChange(
+                name, mailbox_id, uidvalidity, uidnext, bool(deleted), changed_ms, guids.get(mailbox_id, mailbox_id)
+            )
+            for name, mailbox_id, uidvalidity, uidnext, deleted, changed_ms in folders
+        ],
         [SubscriptionChange(name, bool(subscribed), ms) for name, subscribed, ms in subscriptions],
     )
+
+
+def _foreign_guids(connection: sqlite3.Connection, user: str) -> dict[bytes, bytes]:
+    """Return the GUID by which Dovecots know each folder that has one of theirs: of several, the one given last."""
+    rows = connection.execute(
+        "SELECT name, value FROM annotation WHERE user = ? AND mailbox_id = ? AND value IS NOT NULL"
+        " AND substr(name, 1, ?) = ? ORDER BY time, sid, name",
+        (user, NOWHERE, len(FOREIGN_GUID), FOREIGN_GUID),
+    )
+    found = ((holder_of(value), name.removeprefix(FOREIGN_GUID)) for name, value in rows)
+    return {holder: bytes.fromhex(guid) for holder, guid in found if holder is not None and len(guid) == 2 * ID_BYTES}
+
+
+def annotation_changes(connection: sqlite3.Connection, user: str, mailbox_id: bytes) -> list[AnnotationChange]:
+    """Return the annotations that clients have set at a folder, removed ones included."""
+    rows = connection.execute(
+        f"SELECT name, value, time >> {COUNTER_BITS} FROM annotation WHERE user = ? AND mailbox_id = ?"
+        f" AND substr(name, 1, {len(OWN)}) <> '{OWN}'",
+        (user, mailbox_id),
+    )
+    return [AnnotationChange(*row) for row in rows]
 
 
 def mailbox_changes(connection: sqlite3.Connection, mailbox_id: bytes, above: int) -> MailboxChanges:

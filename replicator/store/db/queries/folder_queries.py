@@ -12,7 +12,7 @@ from replicator.store.db.chain import Chain
 from replicator.store.db.queries.mailbox_key import MailboxKey
 from resync.entry import AnnotationState, FolderState, SubscriptionState, TreeRow
 from resync.folder_tree import UIDVALIDITY_MAX, TreeState
-from resync.kept_uidvalidity import KEPT_UIDVALIDITY, OWN, UIDVALIDITY_HOLDER
+from resync.names_elsewhere import KEPT_UIDVALIDITY, OWN, UIDVALIDITY_HOLDER
 
 OF_CLIENTS = f"value IS NOT NULL AND substr(name, 1, {len(OWN)}) <> '{OWN}'"
 """Condition for annotations that clients have set and that are not removed."""

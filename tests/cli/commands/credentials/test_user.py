@@ -69,7 +69,7 @@ async def test_user_is_renamed_and_listed_with_the_name_of_the_mail(config: Path
     assert f"{directory.accounts()[0].origin}: user ann renamed to anna; the mail stays that of the user ann\n" in (
         renamed.stderr
     )
-    assert "mail for ann is refused, unless an alias says: ann anna\n" in renamed.stderr
+    assert "mail for ann is refused, unless an alias says: ann@DOMAIN anna\n" in renamed.stderr
     login = await directory.verify("anna", "first")
     assert login
     assert login.user == "ann"
@@ -77,11 +77,36 @@ async def test_user_is_renamed_and_listed_with_the_name_of_the_mail(config: Path
     assert [(one["user"], one["mail_user"]) for one in listed] == [("anna", "ann"), ("bob", "bob")]
     assert "mail of" in invoke("user", "list", "--long", "--config", config).stdout
     assert "mail of" in invoke("user", "show", "anna", "--config", config).stdout
+    by_mail = json.loads(invoke("user", "show", "Ann", "--json", "--config", config).stdout)
+    assert (by_mail["user"], by_mail["mail_user"]) == ("anna", "ann")
     refused = invoke("user", "add", "ann", "--config", config, typed="x\n")
     assert (refused.exit_code, "'ann' is the user whose mail 'anna' opens" in refused.stderr) == (1, True)
     back = invoke("user", "rename", "anna", "ann", "--config", config)
     assert (back.exit_code, "the mail is that of the name again" in back.stderr) == (0, True)
     assert invoke("user", "list", "--config", config).stdout == "ann\nbob\n"
+    whole = invoke("user", "rename", "ann", "ann@example.org", "--config", config)
+    assert whole.exit_code == 0
+    again = invoke("user", "rename", "ann@example.org", "anna", "--config", config)
+    assert "unless an alias says: ann@example.org anna\n" in again.stderr
+
+
+async def test_who_else_opens_the_mail_of_a_disabled_or_deleted_user_is_told(config: Path, invoke: Invoke) -> None:
+    lines = "team:*\nann:*::::::user=team\nbob:*::::::user=team\neve:*\n"
+    await trio.Path(config.parent / "users.passwd").write_text(lines)
+
+    def told(*arguments: str) -> str:
+        done = invoke("user", *arguments, "--config", config)
+        assert done.exit_code == 0, done.output
+        return done.stderr
+
+    others = "the mail of team is still open to other log-in names, which this does not change: bob, team\n"
+    assert told("disable", "ann").endswith(f"user ann disabled; mail is still accepted\n{others}")
+    assert told("delete", "ann").endswith(f"user ann deleted\n{others}")
+    assert told("delete", "team").endswith("which this does not change: bob\n")
+    purge = "the mail is that of the user team, and stays; `replicator user purge team` removes it\n"
+    assert told("delete", "bob").endswith(f"user bob deleted\n{purge}")
+    assert told("disable", "eve").endswith("disabled; mail is still accepted\n")
+    assert told("delete", "eve").endswith("user eve deleted\n")
 
 
 async def test_user_logs_in_from_the_networks_of_the_option_only(config: Path, invoke: Invoke) -> None:

@@ -1,7 +1,8 @@
-"""UIDVALIDITYs of another server that folders keep (design section 3): two annotations of the tree tell each.
+"""Names of folders at another server, in annotations of the tree that only nodes set: UIDVALIDITYs and GUIDs.
 
-The one of the folder holds the UIDVALIDITY. The one of the account names, for ever, the folder that has it: so of two
-folders that have got one UIDVALIDITY on two sides, the later one keeps it.
+Two annotations tell a UIDVALIDITY that a folder keeps (design section 3). The one of the folder holds it. The one of
+the account names, for ever, the folder that has it: so of two folders that have got one UIDVALIDITY on two sides, the
+later one keeps it. A GUID by which a Dovecot knows a folder is told by an annotation of the account alone.
 """
 
 from __future__ import annotations
@@ -20,6 +21,13 @@ UIDVALIDITY_HOLDER = KEPT_UIDVALIDITY + "/"
 """The beginning of the name of an annotation of the account; the UIDVALIDITY follows.
 
 The value is the folder's mailbox id in hexadecimal, and the folder's own UIDVALIDITY.
+"""
+
+
+FOREIGN_GUID = OWN + "guid/"
+"""The beginning of the name of an annotation of the account; a GUID of a Dovecot's mailbox follows, in hexadecimal.
+
+The value is the id of the folder that Dovecots know by it, in hexadecimal. It stays when the folder is deleted.
 """
 
 

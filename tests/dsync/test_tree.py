@@ -1,0 +1,129 @@
+"""Folders of two sides that become equal, by histories of both."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TypeAlias
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replicator.dsync.rules.selection import check_options, selected
+from replicator.dsync.rules.tree import INBOX, Adopt, Delete, Name, merging_steps, replacing_steps
+from replicator.dsync.wire.items import Handshake
+from replicator.errors import FolderExistsError, FolderNotFoundError
+from tests.dsync.memory_replica import MemoryReplica
+
+NAMES: list[Name] = [("A",), ("B",), ("A", "x"), ("B", "y"), ("C",)]
+Deeds: TypeAlias = list[tuple[bool, tuple[str, Name, Name]]]
+"""What users of the master (True) and of the remote side do: a letter, a folder, and another one for renames."""
+
+DEED = st.tuples(st.sampled_from("cdrsu"), st.sampled_from(NAMES), st.sampled_from(NAMES))
+DEEDS_OF_BOTH: st.SearchStrategy[Deeds] = st.lists(st.tuples(st.booleans(), DEED), max_size=6)
+
+
+async def sync(master: MemoryReplica, remote: MemoryReplica, *, backup: bool = False) -> None:
+    """Let the remote side take over the master's folders, and the master those of the remote side then."""
+    for own, peer in ((remote, master), (master, remote)):
+        if backup and own is master:
+            continue
+        for step in (replacing_steps if backup else merging_steps)(await own.tree(), await peer.tree()):
+            with suppress(FolderExistsError, FolderNotFoundError):
+                await own.carry_out(step)
+
+
+def act(replica: MemoryReplica, deed: tuple[str, Name, Name], new_id: bytes) -> None:
+    kind, name, other = deed
+    replica.now_s += 1
+    if kind == "c" and name not in replica.boxes:
+        replica.create(name, new_id)
+    elif kind == "d" and name in replica.boxes:
+        replica.delete(name)
+    elif kind == "r" and name in replica.boxes and other[: len(name)] != name:
+        with suppress(FolderExistsError):
+            replica.rename(name, other)
+    elif kind in "su":
+        replica.subscribe(name, subscribed=kind == "s")
+
+
+def shown(replica: MemoryReplica) -> object:
+    subscribed = {name for name, (_, is_set) in replica.subscriptions.items() if is_set}
+    return {name: box.mailbox_id for name, box in replica.boxes.items()}, subscribed
+
+
+async def two_sides() -> tuple[MemoryReplica, MemoryReplica]:
+    sides = MemoryReplica(now_s=1000), MemoryReplica(now_s=5000)
+    for side in sides:
+        side.create(INBOX, bytes(16))
+    return sides
+
+
+@given(DEEDS_OF_BOTH, DEEDS_OF_BOTH)
+def test_trees_converge(before: Deeds, after: Deeds) -> None:
+    coroutine = converge(before, after)
+    with suppress(StopIteration):  # it never waits
+        coroutine.send(None)
+        raise AssertionError
+
+
+async def converge(before: Deeds, after: Deeds) -> None:
+    master, remote = await two_sides()
+    number = 0
+    for deeds in (before, after):
+        for at_master, deed in deeds:
+            number += 1
+            act(master if at_master else remote, deed, number.to_bytes(16))
+        for _ in range(2):  # a folder whose name is taken waits for the next sync
+            await sync(master, remote)
+        assert shown(master) == shown(remote)
+
+
+async def test_the_greater_id_stays() -> None:
+    master, remote = await two_sides()
+    master.create(("A",), b"2" * 16, 7)
+    remote.create(("A",), b"1" * 16, 8)
+    assert [*merging_steps(await remote.tree(), await master.tree())] == [Adopt(("A",), b"2" * 16, 7, 1)]
+    assert [*merging_steps(await master.tree(), await remote.tree())] == []
+
+
+async def test_a_backup_replaces_the_tree() -> None:
+    master, remote = await two_sides()
+    master.create(("A",), b"2" * 16)
+    remote.create(("B",), b"1" * 16)
+    remote.subscribe(("B",), subscribed=True)
+    await sync(master, remote, backup=True)
+    assert shown(remote) == shown(master)
+
+
+async def test_inbox_is_never_deleted() -> None:
+    master, remote = await two_sides()
+    master.deleted_boxes[bytes(16)] = 1
+    assert [*merging_steps(await remote.tree(), await master.tree())] == []
+    master.boxes.clear()
+    assert [*replacing_steps(await remote.tree(), await master.tree())] == []
+
+
+async def test_options_choose_folders() -> None:
+    replica, _ = await two_sides()
+    for number, name in enumerate(NAMES, 1):
+        replica.create(name, number.to_bytes(16))
+    tree = await replica.tree()
+
+    def names(wish: Handshake) -> set[Name]:
+        check_options(wish)
+        return {*selected(tree, wish, "/").nodes}
+
+    assert names(Handshake("h", sync_box="A/x")) == {("A", "x")}
+    assert names(Handshake("h", sync_box_guid=(5).to_bytes(16).hex())) == {("C",)}
+    assert names(Handshake("h", exclude_mailboxes=("A*", "?"))) == {INBOX, ("B", "y")}
+    assert names(Handshake("h", namespaces="A/")) == {("A",), ("A", "x")}
+    assert names(Handshake("h", namespaces="")) == {*NAMES, INBOX}
+
+
+async def test_a_backup_of_one_folder_deletes_no_other() -> None:
+    master, remote = await two_sides()
+    remote.create(("B",), b"1" * 16)
+    wish = Handshake("h", sync_box="INBOX")
+    own, peer = selected(await remote.tree(), wish, "/"), selected(await master.tree(), wish, "/")
+    assert not any(isinstance(step, Delete) for step in replacing_steps(own, peer))
+    assert any(isinstance(step, Delete) for step in replacing_steps(await remote.tree(), await master.tree()))
