@@ -16,7 +16,7 @@ from typing import Final
 
 from protocol.values import UID_MAX
 from replicator.cli.sources.imap.connection import ImapConnection, quoted
-from replicator.cli.sources.imap.folder import ImapFolder
+from replicator.cli.sources.imap.folder import MESSAGES_MAX, ImapFolder
 from replicator.cli.sources.imap.urls import ImapUrl
 from replicator.cli.sources.imap.values import SenselessAnswerError, Value, number, pairs, text, told_number, words
 from replicator.cli.sources.message import FolderReader, SourceError, SourceFolder
@@ -28,8 +28,6 @@ CONNECTIONS: Final = 4
 """Connections to a server for one user, who may be connected by mail programs, too: Dovecot takes 10 of an address."""
 FOLDERS_MAX: Final = 10_000
 """Folders of an account, for each of which the server is asked."""
-MESSAGES_MAX: Final = 10_000_000
-"""Messages of a folder: more than anybody keeps, and few enough to be listed."""
 MODSEQ_MAX: Final = 2**63 - 1
 _NO_FOLDER: Final = frozenset({"\\noselect", "\\nonexistent"})
 

@@ -141,12 +141,13 @@ class ImapConnection:
     def _log_in(self, login: str, password: str) -> None:
         if any(character in login + password for character in "\r\n\0"):
             raise SourceError(f"{self._url}: a name or a password has a control character")
+        name = login.encode("utf-8", "surrogateescape")  # as it was typed
         if "AUTH=PLAIN" in self._imap.capabilities:
-            shown = b"\0".join((b"", login.encode(), password.encode()))
+            shown = b"\0".join((b"", name, password.encode()))
             self._done(lambda: self._imap.authenticate("PLAIN", lambda _: shown))
         else:
             # imaplib's own `login` quotes no names, and takes ASCII only.
-            arguments = (quoted(login.encode()), quoted(password.encode()))
+            arguments = (quoted(name), quoted(password.encode()))
             self._done(lambda: self._imap.xatom("LOGIN", *cast("tuple[str, str]", arguments)))
             self._imap.state = "AUTH"
 

@@ -31,6 +31,7 @@ BATCH_MESSAGES, BATCH_BYTES = 64, MIB
 REFUSED_MAX: Final = 20
 """Messages of a folder that a server may fail to send before the rest is not tried: for each it may be connected to."""
 MESSAGES_MAX: Final = 10_000_000
+"""Messages of a folder: more than anybody keeps, and few enough to be listed."""
 SIZE_MAX: Final = 2**63 - 1
 _ABOUT = "(UID FLAGS INTERNALDATE RFC822.SIZE)"
 _LINE_BYTES: Final = 16 * KIB  # of an answer without its literals: flags may be many
