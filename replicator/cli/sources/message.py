@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from protocol.values import UidSet
-
-_BARE_LF = re.compile(rb"(?<!\r)\n")
 
 
 class SourceError(Exception):
@@ -133,4 +130,4 @@ class MailSource(Protocol):
 
 def with_crlf(text: bytes) -> bytes:
     """Return a text with CRLF line ends (RFC 5322 section 2.1)."""
-    return _BARE_LF.sub(b"\r\n", text)
+    return text.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
