@@ -361,7 +361,13 @@ def _doors(
         dsync = DsyncServer(
             DsyncServices(
                 users=users,
-                replica_of=partial(MailReplica, mail, last_syncs=LastSyncs(), clock_ms=environment.clock_ms),
+                replica_of=partial(
+                    MailReplica,
+                    mail,
+                    last_syncs=LastSyncs(),
+                    clock_ms=environment.clock_ms,
+                    open_scratch=partial(environment.open_scratch, config.node.data),
+                ),
                 password=partial(environment.run_in_thread, partial(first_line, config.doveadm.password_file)),
                 hostname=LOCKED_BY_OTHERS + config.node.cluster,
                 metrics=DoveadmMetrics(registry),

@@ -16,6 +16,7 @@ from resync.entry import Entry, FlagAdd, FlagDel, MailAdd, MailDel, Merge, Raise
 from resync.row import Row
 
 MERGE_HEADROOM = 1 << 20  # UIDs that a merge, or a raise, must leave free, if they are not used up already
+RAISED_MODSEQ_MAX = 1 << 39  # by a raise: a node that has nothing yet takes over no state above twice that
 RISEN_MAX = (1 << 10) - 1  # merges raise a UIDVALIDITY no further: those of a user's folders are farther apart
 
 

@@ -55,6 +55,7 @@ from replicator.config.model import (
 )
 from replicator.config.source import Section, Source
 from replicator.runtime.addresses import is_loopback
+from replicator.runtime.files.first_line import first_line
 from replicator.runtime.sizes import MESSAGES_MAX
 
 EXAMPLE_SID = "dc1"
@@ -126,6 +127,7 @@ def load_config(path: Path, *, serving: bool = False, text: str | None = None) -
     _check_user_server(source, config)
     if serving:
         _check_passwd_file(source, config.users)
+        _check_doveadm_password(source, config.doveadm)
         _check_checkpoint_directory(source, config)
     source.finish()
     return config
@@ -492,6 +494,18 @@ def _check_passwd_file(source: Source, users: UsersConfig) -> None:
     if problem is not None and not isinstance(problem, FileNotFoundError):
         text = f"master_passwd_file: {masters} cannot be read: {problem.strerror}; name a file that the node may read"
         source.problem(("users", "master_passwd_file"), text)
+
+
+def _check_doveadm_password(source: Source, doveadm: DoveadmConfig) -> None:
+    """Check that there is a password for Dovecots if there is a file for it: an empty one would let in everybody."""
+    if doveadm.password_file is None:
+        return
+    try:
+        problem = None if first_line(doveadm.password_file) else "has an empty first line; write the password there"
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}; name a file that the node may read"
+    if problem is not None:
+        source.problem(("doveadm", "password_file"), f"password_file: {doveadm.password_file} {problem}")
 
 
 def _check_checkpoint_directory(source: Source, config: Config) -> None:

@@ -1,14 +1,15 @@
 """The server side of a doveadm connection over TCP, without I/O, up to where dsync begins.
 
-Feed it with `receive`, then call `advance`, which returns the command once it is here. `take_output` returns the bytes
-to send. The version is not told to the client: it would have the rest wrapped in channels.
+Feed it with `receive`, then call `advance`, which returns an attempt to log in, and after `admit` the command, once it
+is here. `take_output` returns the bytes to send. The version is not told to the client: it would have the rest wrapped
+in channels.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from hmac import compare_digest
 
@@ -37,8 +38,22 @@ class Command:
     arguments: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt to log in. What is not understood has empty words."""
+
+    user: bytes = b""
+    password: bytes = field(default=b"", repr=False)
+
+    def fits(self, password: bytes) -> bool:
+        """Return True if this is the password, and there is one."""
+        is_right = compare_digest(self.user, USER) & compare_digest(self.password, password)
+        return is_right and bool(password)
+
+
 class _State(Enum):
     GREETED = auto()
+    ATTEMPTED = auto()
     AUTHENTICATED = auto()
     COMMANDED = auto()
     CLOSED = auto()
@@ -47,8 +62,7 @@ class _State(Enum):
 class DoveadmMachine:
     """One connection. `refused`: why it is closed, for the log; `rest`: what came after the command."""
 
-    def __init__(self, password: bytes) -> None:
-        self._login = USER, password
+    def __init__(self) -> None:
         self._state = _State.GREETED
         self._buffer = bytearray()
         self._output = [b"-\n"]  # a password is needed
@@ -73,8 +87,8 @@ class DoveadmMachine:
         output, self._output = b"".join(self._output), []
         return output
 
-    def advance(self) -> Command | None:
-        """Go on with what has arrived. Return the command; None if it is not here yet, or the connection is closed."""
+    def advance(self) -> Attempt | Command | None:
+        """Go on with what has arrived. Return what is to be decided; None: nothing yet, or the connection is closed."""
         while self._state in (_State.GREETED, _State.AUTHENTICATED):
             end = self._buffer.find(b"\n")
             if end > LINE_BYTES_MAX or (end < 0 and len(self._buffer) > LINE_BYTES_MAX):
@@ -84,10 +98,20 @@ class DoveadmMachine:
                 return None
             line = bytes(self._buffer[:end])
             del self._buffer[: end + 1]
-            command = self._take(line)
-            if command is not None:
-                return command
+            found = self._take(line)
+            if found is not None:
+                return found
         return None
+
+    def admit(self) -> None:
+        """Tell the client that its password is right."""
+        self._output.append(b"+\n")
+        self._state = _State.AUTHENTICATED
+
+    def deny(self, why: str) -> None:
+        """Tell the client that it may not log in. `why` is for the log."""
+        self._output.append(b"-\n")
+        self._close(why)
 
     def accept(self) -> None:
         """Tell the client that its command has begun: what follows in both directions is dsync's."""
@@ -102,31 +126,15 @@ class DoveadmMachine:
         """Note that the client has left, or is to."""
         self._state = _State.CLOSED
 
-    def _take(self, line: bytes) -> Command | None:
+    def _take(self, line: bytes) -> Attempt | Command | None:
         if line.startswith(b"VERSION\t"):
             if not line.startswith(b"VERSION\tdoveadm-server\t1\t"):
                 self._close("this port speaks doveadm's protocol, version 1")
             return None
         if self._state is _State.GREETED:
-            self._authenticate(line)
-            return None
+            self._state = _State.ATTEMPTED
+            return _attempt_of(line)
         return self._command(line)
-
-    def _authenticate(self, line: bytes) -> None:
-        method, _, encoded = line.partition(TAB.encode())
-        try:
-            words = base64.b64decode(encoded, validate=True).split(b"\0")
-        except binascii.Error:
-            words = []
-        user, password = self._login
-        given = (words[1], words[2]) if len(words) == 3 else (b"", b"")
-        is_right = compare_digest(given[0], user) & compare_digest(given[1], password)
-        if method != b"PLAIN" or not is_right:
-            self._output.append(b"-\n")
-            self._close("the client's password is wrong")
-            return
-        self._output.append(b"+\n")
-        self._state = _State.AUTHENTICATED
 
     def _command(self, line: bytes) -> Command | None:
         try:
@@ -142,3 +150,13 @@ class DoveadmMachine:
     def _close(self, why: str) -> None:
         self.refused = why
         self._state = _State.CLOSED
+
+
+def _attempt_of(line: bytes) -> Attempt:
+    """Return the attempt of a line: `PLAIN`, and the message of that mechanism (RFC 4616) in base64."""
+    method, _, encoded = line.partition(TAB.encode())
+    try:
+        words = base64.b64decode(encoded, validate=True).split(b"\0")
+    except binascii.Error:
+        words = []
+    return Attempt(words[1], words[2]) if method == b"PLAIN" and len(words) == 3 else Attempt()

@@ -10,11 +10,13 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import BinaryIO
 
 import trio
 
 from protocol.units import KIB, MIB
 from protocol.values import UidSet
+from replicator.dsync.kept_keywords import KeptKeywords
 from replicator.dsync.mail_tree import name_of, tree_of
 from replicator.dsync.replica import SavedAs
 from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
@@ -22,7 +24,7 @@ from replicator.dsync.rules.tree import Adopt, Create, Delete, Rename, Step, Sub
 from replicator.dsync.wire.items import Attribute, Mailbox
 from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError
 from replicator.mail.annotations import SPECIAL_USE
-from replicator.mail.flags import SYSTEM_FLAGS, is_keyword
+from replicator.mail.flags import SYSTEM_FLAGS, keywords
 from replicator.mail.mailstore import INBOX, CoreMailStore, Folder, NewMessage, ReceivedBody
 from replicator.mail.view import MailboxView, Message
 
@@ -47,6 +49,7 @@ DOVECOTS_OWN = "vendor/vendor.dovecot/"
 SYNCED_MAX = 100_000
 """Mailboxes whose last sync is remembered: 20 MB."""
 
+_SYSTEM_FLAGS = frozenset(SYSTEM_FLAGS)
 _UIDS_OF_ALL = UidSet.of_ranges([(1, 2**32 - 1)])
 
 
@@ -54,8 +57,8 @@ _UIDS_OF_ALL = UidSet.of_ranges([(1, 2**32 - 1)])
 class LastSyncs:
     """When mailboxes were synced last, and their MODSEQs after that; shared by all connections.
 
-    Changes of flags up to then are known to the peer, or its own. Kept in memory: after a restart, the next sync of a
-    mailbox takes changes of flags from MODSEQs alone.
+    Changes of flags up to then are known to the peer, or its own. Kept in memory: in the first sync after a restart, a
+    flag that the peer has set before, and cleared since, counts as set here, and the later change is told by MODSEQs.
     """
 
     _known: OrderedDict[tuple[str, bytes], tuple[int, int]] = field(default_factory=OrderedDict)
@@ -75,15 +78,25 @@ class LastSyncs:
 class MailReplica:
     """The mail of one user."""
 
-    def __init__(self, mail: CoreMailStore, user: str, last_syncs: LastSyncs, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        mail: CoreMailStore,
+        user: str,
+        last_syncs: LastSyncs,
+        clock_ms: Callable[[], int],
+        open_scratch: Callable[[], BinaryIO],
+    ) -> None:
+        """`open_scratch` opens a nameless file, or raises OSError."""
         self._mail = mail
+        self._open_scratch = open_scratch
         self._user = user
         self._last_syncs = last_syncs
         self._clock_ms = clock_ms
 
     async def tree(self) -> Tree:
         """See `Replica`."""
-        return tree_of(await self._mail.tree_changes(self._user))
+        changes = await self._mail.tree_changes(self._user)
+        return await trio.to_thread.run_sync(tree_of, changes)
 
     async def carry_out(self, step: Step) -> None:
         """See `Replica`."""
@@ -142,8 +155,10 @@ class MailReplica:
         if folder is None:
             yield None
             return
-        box = MailReplicaMailbox(self._mail, folder, mailbox_id, self._last_syncs.find(peer, mailbox_id))
+        last_sync = self._last_syncs.find(peer, mailbox_id)
+        box = MailReplicaMailbox(self._mail, folder, mailbox_id, last_sync, self._open_scratch)
         yield box
+        box.tell_left_out()
         modseq = (await box.numbers()).highestmodseq
         self._last_syncs.note(peer, mailbox_id, modseq, self._clock_ms())
 
@@ -154,7 +169,7 @@ async def with_uidvalidity(mail: CoreMailStore, folder: Folder, uidvalidity: int
         return folder
     try:
         return await mail.keep_uidvalidity(folder, uidvalidity)
-    except FolderExistsError:
+    except (FolderExistsError, InvalidNameError):
         return folder
 
 
@@ -167,13 +182,22 @@ async def _move_all(mail: CoreMailStore, source: Folder, destination: Folder) ->
 class MailReplicaMailbox:
     """One mailbox during a sync. `last_sync`: MODSEQ and time, if they are known."""
 
-    def __init__(self, mail: CoreMailStore, folder: Folder, guid: bytes, last_sync: tuple[int, int] | None) -> None:
+    def __init__(
+        self,
+        mail: CoreMailStore,
+        folder: Folder,
+        guid: bytes,
+        last_sync: tuple[int, int] | None,
+        open_scratch: Callable[[], BinaryIO],
+    ) -> None:
+        self.open_scratch = open_scratch
         self._mail = mail
         self._folder = folder
         self._guid = guid
         self._last_sync = last_sync
         self._batch: list[NewMessage] = []
         self._batch_bytes = 0
+        self._keywords: KeptKeywords | None = None  # once a mail is to have some
 
     async def numbers(self) -> Mailbox:
         """See `ReplicaMailbox`."""
@@ -192,9 +216,7 @@ class MailReplicaMailbox:
         return (await self._mail.mailbox_changes(self._folder, since)).expunged
 
     async def flag_changes(self, since: int) -> Mapping[int, FlagChanges]:
-        """See `ReplicaMailbox`. Without a memory of the last sync, only a comparison of all mails gets them."""
-        if self._last_sync is None and since:
-            return {}
+        """See `ReplicaMailbox`. Without a memory of the last sync, changes that it made are among them."""
         modseq, after_ms = self._last_sync or (0, 0)
         flags = (await self._mail.mailbox_changes(self._folder, max(since, modseq))).flags
         return {
@@ -213,6 +235,11 @@ class MailReplicaMailbox:
         body = await self._mail.read_body(message)
         await body.check(0, body.skeleton.size_bytes)
         return body.read(0, body.skeleton.size_bytes)
+
+    async def check_room(self, mails: int, size_bytes: int) -> None:
+        """See `ReplicaMailbox`."""
+        await self._save_batch()
+        await self._mail.check_quota(self._folder.user, mails, size_bytes)
 
     async def attributes(self) -> Sequence[Attribute]:
         """See `ReplicaMailbox`. Annotations have no MODSEQ here; those that are news have the mailbox's."""
@@ -261,7 +288,21 @@ class MailReplicaMailbox:
             await self._mail.save(self._folder, await self._new(mail, await sink.finish()))
 
     async def _new(self, mail: SavedAs, body: bytes | ReceivedBody) -> NewMessage:
-        return NewMessage(body, usable(mail.flags), mail.received_s * 1000, mail.uid, mail.guid)
+        flags = await self._usable(mail.flags)
+        return NewMessage(body, flags, mail.received_s * 1000, mail.uid, mail.guid)
+
+    async def _usable(self, flags: frozenset[str]) -> frozenset[str]:
+        """Return those of the flags that a mail here can have."""
+        if self._keywords is None:
+            if flags <= _SYSTEM_FLAGS:
+                return flags
+            self._keywords = KeptKeywords(keywords(await self._mail.open_mailbox(self._folder)))
+        return self._keywords.of(flags)
+
+    def tell_left_out(self) -> None:
+        """Log which keywords of the peer's were left out."""
+        if self._keywords is not None:
+            self._keywords.tell(self._folder)
 
     async def _save_batch(self) -> None:
         batch, self._batch, self._batch_bytes = self._batch, [], 0
@@ -284,8 +325,10 @@ class MailReplicaMailbox:
         for uid, wanted in flags.items():
             message = view.messages.get(uid)
             if message is not None:
-                change = usable(wanted) - message.flags, message.flags - wanted
-                alike.setdefault(change, []).append(uid)
+                usable = await self._usable(wanted)
+                change = usable - message.flags, message.flags - usable
+                if any(change):
+                    alike.setdefault(change, []).append(uid)
         for (added, removed), uids in alike.items():
             await self._mail.store_flags(view, UidSet.of(uids), added=added, removed=removed)
 
@@ -321,8 +364,3 @@ def _stored(message: Message) -> StoredMail:
     received_ms, saved_ms = message.received_ms, message.saved_ms
     saved_s = (received_ms if saved_ms is None else saved_ms) // 1000
     return StoredMail(message.uid, message.guid, message.modseq, message.flags, received_ms // 1000, saved_s)
-
-
-def usable(flags: frozenset[str]) -> frozenset[str]:
-    """Return those of the flags that a mail here can have."""
-    return frozenset(flag for flag in flags if flag in SYSTEM_FLAGS or is_keyword(flag))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.rules.tree import Step, Tree
@@ -48,6 +48,14 @@ class ReplicaMailbox(Protocol):
 
     async def text(self, mail: StoredMail) -> AsyncIterator[bytes] | None:
         """Return the text of a mail in pieces; None if it has been expunged."""
+        ...
+
+    async def check_room(self, mails: int, size_bytes: int) -> None:
+        """Raise QuotaExceededError if the user has no room for so many more mails, of so many bytes."""
+        ...
+
+    def open_scratch(self) -> BinaryIO:
+        """Open a nameless file for mails that are to be saved later. Raises OSError."""
         ...
 
     async def attributes(self) -> Sequence[Attribute]:

@@ -13,10 +13,10 @@ import trio
 from replicator.config import LimitsConfig
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.conversation.session import Session, Settled
-from replicator.dsync.doveadm import Command, DoveadmMachine, Refusal
+from replicator.dsync.doveadm import USER, Attempt, Command, DoveadmMachine, Refusal
 from replicator.dsync.errors import DsyncError, PeerGoneError
 from replicator.dsync.replica import Replica
-from replicator.errors import MailError
+from replicator.errors import MailError, UnavailableError
 from replicator.runtime.addresses import client_address
 from replicator.runtime.environment import wall_clock_ms
 from replicator.runtime.logs.fields import LogFields
@@ -24,6 +24,7 @@ from replicator.runtime.metrics import DoveadmMetrics, RefusalMetrics
 from replicator.runtime.places import Limit, Place, PlaceLimits, Places
 from replicator.runtime.process.loop_watch import doing
 from replicator.runtime.sessions import Facts, Sessions
+from replicator.users.attempts.queue import AttemptQueue
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,9 @@ LOCKED_BY_OTHERS = "zz-"
 
 COMMAND_S = 30.0
 """Seconds for a client's password and command."""
+
+PATIENCE_S = 20.0
+"""Seconds for which an attempt to log in may wait after failed ones."""
 
 SEND_S = 10.0
 """Seconds for sending an answer to them."""
@@ -71,6 +75,7 @@ class DsyncServer:
     def __init__(self, services: DsyncServices) -> None:
         self._services = services
         self._settled = Settled()
+        self._attempts = AttemptQueue()
         most = PlaceLimits(total=Limit(services.limits.doveadm_connections, "doveadm_connections"))
         self._places = Places(most, partial(services.refusals.refused, "doveadm"))
 
@@ -83,16 +88,24 @@ class DsyncServer:
             address = client_address(stream)
             async with stream, self._places.admit(address) as place:
                 if place is not None:
-                    await _Connection(stream, self._services, self._settled, address).serve(place)
+                    await _Connection(stream, self._services, self._settled, self._attempts, address).serve(place)
         except (trio.BrokenResourceError, trio.TooSlowError):
             pass  # the client is gone, or does not read; it tries again
 
 
 class _Connection:
-    def __init__(self, stream: trio.abc.Stream, services: DsyncServices, settled: Settled, address: str) -> None:
+    def __init__(
+        self,
+        stream: trio.abc.Stream,
+        services: DsyncServices,
+        settled: Settled,
+        attempts: AttemptQueue,
+        address: str,
+    ) -> None:
         self._stream = stream
         self._services = services
         self._settled = settled
+        self._attempts = attempts
         self._address = address
         self._user: str | None = None
         self._doing: str | None = None
@@ -115,33 +128,53 @@ class _Connection:
 
     async def _begin(self) -> bytes | None:
         """Take the client's password and command, which name the user. Return what else it has sent; None to end."""
-        try:
-            password = await self._services.password()
-        except OSError as error:
-            self._tell("refused", f"the file `password_file` in [doveadm] cannot be read: {error.strerror}")
-            return None
-        if not password:
-            self._tell("refused", "the first line of the file `password_file` in [doveadm] is empty")
-            return None
-        machine = DoveadmMachine(password)
+        machine = DoveadmMachine()
         command = await self._command(machine)
         if command is not None:
             await self._ask(command, machine)
-            await self._flush(machine)
+        await self._flush(machine)
         if machine.refused is not None:
             self._tell("refused", machine.refused)
         return None if machine.closed else machine.rest
 
     async def _command(self, machine: DoveadmMachine) -> Command | None:
         """Return what the client wants; None if that was refused, or the client has left."""
-        while (command := machine.advance()) is None:
+        while not isinstance(found := machine.advance(), Command):
+            if found is not None:
+                await self._authenticate(found, machine)
+                continue
             await self._flush(machine)
             data = b"" if machine.closed else bytes(await self._stream.receive_some(RECEIVE_BYTES))
             if not data:
                 machine.close()
                 return None
             machine.receive(data)
-        return command
+        return found
+
+    async def _authenticate(self, attempt: Attempt, machine: DoveadmMachine) -> None:
+        """Answer an attempt to log in. Guesses are delayed as those at the other doors are."""
+        try:
+            password = await self._services.password()
+        except OSError as error:
+            machine.deny(f"the file `password_file` in [doveadm] cannot be read: {error.strerror}")
+            return
+        if not password:
+            machine.deny("the first line of the file `password_file` in [doveadm] is empty: write a password there")
+            return
+
+        async def check() -> bool | None:
+            await trio.lowlevel.checkpoint()
+            return attempt.fits(password) or None
+
+        try:
+            is_right = await self._attempts.in_turn(USER.decode(), self._address, check, PATIENCE_S)
+        except UnavailableError as error:
+            machine.deny(str(error))
+            return
+        if is_right:
+            machine.admit()
+        else:
+            machine.deny("the client's password is wrong")
 
     async def _ask(self, command: Command, machine: DoveadmMachine) -> None:
         """Find the user, and answer the command."""
@@ -166,7 +199,10 @@ class _Connection:
         except (DsyncError, MailError) as error:
             self._tell("failed", str(error))
         else:
-            self._tell("done", None)
+            if session.different:
+                self._tell("different", f"{session.different} folders stay different")
+            else:
+                self._tell("done", None)
 
     async def _flush(self, machine: DoveadmMachine) -> None:
         output = machine.take_output()
@@ -178,5 +214,5 @@ class _Connection:
         """Count and log how a sync has ended."""
         self._services.metrics.ended(result)
         fields = {"result": result, "user": self._user, "client": self._address or None, "reason": reason}
-        level = logging.WARNING if result == "failed" else logging.INFO
+        level = logging.WARNING if result in {"failed", "different"} else logging.INFO
         log.log(level, "sync %s", LogFields({name: value for name, value in fields.items() if value is not None}))

@@ -65,6 +65,20 @@ def settable_flags(flags: Iterable[str], in_use: Iterable[str]) -> frozenset[str
     return wanted
 
 
+def kept_flags(flags: Iterable[str], in_use: Iterable[str]) -> frozenset[str]:
+    """Return those of the flags that a mailbox with the keywords `in_use` can have, as it spells them."""
+    spellings = {keyword.lower(): keyword for keyword in in_use}
+    room = MAX_KEYWORDS - len(spellings)
+    kept = set()
+    for flag in sorted(frozenset(_spelled(flags, spellings))):
+        if flag not in SYSTEM_FLAGS and flag.lower() not in spellings:
+            if room <= 0 or not is_keyword(flag):
+                continue
+            room -= 1
+        kept.add(flag)
+    return frozenset(kept)
+
+
 async def settable_in(mail: MailStore, folder: Folder, flags: Collection[str]) -> frozenset[str]:
     """Return the flags as this folder spells them, for a new message. Raises as `settable_flags`, and MailError."""
     if all(flag.startswith("\\") for flag in flags):  # only keywords need the mailbox's spelling

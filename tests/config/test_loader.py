@@ -415,6 +415,19 @@ def test_unreadable_passwd_file_is_reported(tmp_path: Path, kind: str) -> None:
     assert load_config(file).users.passwd_file == path  # commands that ask a running node need not read it
 
 
+@pytest.mark.parametrize("text", ["", "\n", "\r\nsecret\n"])
+def test_an_empty_password_for_dovecots_is_reported(tmp_path: Path, text: str) -> None:
+    file, password = tmp_path / "node.toml", tmp_path / "secret"
+    file.write_text('node.id = "a"\n[doveadm]\npassword_file = "secret"\n')
+    password.write_text(text, newline="")
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, serving=True)
+    assert str(caught.value).startswith(f"{file}:3: password_file: {password} has an empty first line; write")
+    assert load_config(file).doveadm.password_file == password
+    password.write_text("secret\n")
+    assert load_config(file, serving=True).doveadm.password_file == password
+
+
 def test_passwd_file_may_be_created_later(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text('node.id = "a"')

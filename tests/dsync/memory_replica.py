@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from tempfile import TemporaryFile
+from typing import BinaryIO
+
+import trio
 
 from replicator.dsync.replica import SavedAs
 from replicator.dsync.rules.stored_mail import NO_FLAGS, FlagChanges, StoredMail
@@ -25,7 +29,9 @@ class MemoryMailbox:
     texts: dict[bytes, bytes] = field(default_factory=dict)
     gone: dict[int, tuple[int, bytes]] = field(default_factory=dict)  # MODSEQ and GUID, by UID
     flag_log: list[tuple[int, int, str, bool]] = field(default_factory=list)  # MODSEQ, UID, flag, set?
+    checked: tuple[int, int] = 0, 0  # mails and bytes for which there was to be room, the last time
     annotations: dict[tuple[bool, str], Attribute] = field(default_factory=dict)
+    meanwhile: Callable[[], object] | None = None  # what somebody does once a sync has read all mails
     reads: int = 0  # how often a sync has read all mails
 
     def next_modseq(self) -> int:
@@ -65,7 +71,11 @@ class MemoryMailbox:
 
     async def mails(self) -> Sequence[StoredMail]:
         self.reads += 1
-        return [self.stored[uid] for uid in sorted(self.stored)]
+        found = [self.stored[uid] for uid in sorted(self.stored)]
+        if self.meanwhile is not None:
+            self.meanwhile()
+            self.meanwhile = None
+        return found
 
     async def expunged(self, since: int) -> Mapping[int, bytes]:
         return {uid: guid for uid, (modseq, guid) in self.gone.items() if modseq > since}
@@ -82,6 +92,13 @@ class MemoryMailbox:
 
     async def text(self, mail: StoredMail) -> AsyncIterator[bytes] | None:
         return _pieces(self.texts[mail.guid]) if mail.uid in self.stored else None
+
+    async def check_room(self, mails: int, size_bytes: int) -> None:
+        self.checked = mails, size_bytes
+        await trio.lowlevel.checkpoint()
+
+    def open_scratch(self) -> BinaryIO:
+        return TemporaryFile()
 
     async def save(self, mail: SavedAs, text: AsyncIterator[bytes]) -> None:
         whole = b"".join([piece async for piece in text])
@@ -112,7 +129,7 @@ class MemoryMailbox:
         self.highestmodseq = max(self.highestmodseq, highestmodseq)
 
     def _put(self, mail: StoredMail, text: bytes) -> int:
-        assert mail.uid >= self.uidnext
+        mail = mail._replace(uid=max(mail.uid, self.uidnext))  # as at a node, if it is taken
         assert mail.guid not in {one.guid for one in self.stored.values()}
         self.stored[mail.uid], self.uidnext = mail._replace(modseq=self.next_modseq()), mail.uid + 1
         self.texts[mail.guid] = text

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from subprocess import CompletedProcess
+from tempfile import TemporaryFile
 from typing import Protocol
 
 import trio
@@ -134,7 +135,10 @@ async def password() -> bytes:
     return PASSWORD.encode()
 
 
-def served(replica_of: Callable[[str], Replica]) -> Callable[[trio.abc.Stream], Awaitable[None]]:
+ReplicaOf = Callable[[str], Replica]
+
+
+def served(replica_of: ReplicaOf) -> Callable[[trio.abc.Stream], Awaitable[None]]:
     """Return the handler of connections."""
     return DsyncServer(DsyncServices(Names(USER, "u2"), replica_of, password, "zz-test")).serve
 
@@ -157,7 +161,7 @@ async def door(
 
 def node_replicas(mail: HookedMail, clock_ms: Callable[[], int]) -> Callable[[str], Replica]:
     """Return what makes replicas over a node's mail."""
-    return partial(MailReplica, mail, last_syncs=LastSyncs(), clock_ms=clock_ms)
+    return partial(MailReplica, mail, last_syncs=LastSyncs(), clock_ms=clock_ms, open_scratch=TemporaryFile)
 
 
 Doveadm = Callable[..., Awaitable[CompletedProcess[bytes]]]
@@ -170,11 +174,12 @@ class Master:
     dovecot: Dovecot
     address: str
     state: str = ""
+    user: str = USER
 
     async def sync(self, kind: str = "c", *options: str) -> CompletedProcess[bytes]:
         """Sync, and return how that has ended."""
         types: dict[str, Sequence[str]] = {"c": [], "f": ["-f"], "s": ["-s", self.state]}
-        words = ["sync", "-u", USER, *types[kind], *options, self.address]
+        words = ["sync", "-u", self.user, *types[kind], *options, self.address]
         done = await trio.to_thread.run_sync(partial(self.dovecot.run, *words))
         if kind == "s":
             self.state = done.stdout.decode().strip()

@@ -6,7 +6,7 @@ from base64 import b64encode
 
 import pytest
 
-from replicator.dsync.doveadm import LINE_BYTES_MAX, Command, DoveadmMachine, Refusal
+from replicator.dsync.doveadm import LINE_BYTES_MAX, Attempt, Command, DoveadmMachine, Refusal
 
 PASSWORD = b"correct horse"
 VERSION = b"VERSION\tdoveadm-server\t1\t2\n"
@@ -21,10 +21,17 @@ LOGIN = plain(b"doveadm", PASSWORD)
 
 
 def run(*pieces: bytes) -> tuple[DoveadmMachine, Command | None, bytes]:
-    machine, command, output = DoveadmMachine(PASSWORD), None, b""
+    machine, command, output = DoveadmMachine(), None, b""
     for piece in pieces:
         machine.receive(piece)
-        command = command or machine.advance()
+        while command is None and (found := machine.advance()) is not None:
+            match found:
+                case Command():
+                    command = found
+                case Attempt() if found.fits(PASSWORD):
+                    machine.admit()
+                case Attempt():
+                    machine.deny("the client's password is wrong")
         output += machine.take_output()
     return machine, command, output
 
@@ -60,6 +67,11 @@ def test_nobody_begins_without_the_password(line: bytes) -> None:
     assert output == b"-\n-\n"
     assert machine.closed
     assert machine.refused == "the client's password is wrong"
+
+
+def test_an_empty_password_fits_nobody() -> None:
+    assert not Attempt(b"doveadm", b"").fits(b"")
+    assert "horse" not in repr(Attempt(b"doveadm", PASSWORD))
 
 
 @pytest.mark.parametrize(

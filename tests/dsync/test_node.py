@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from unittest.mock import ANY
 
 import pytest
 import trio
@@ -15,14 +16,15 @@ import trustme
 
 from replicator.config import Address, CertificateConfig, DoveadmConfig, ListenConfig, default_config
 from replicator.dsync.mail_replica import ASIDE
-from replicator.errors import MailError
+from replicator.errors import MailError, QuotaExceededError
+from replicator.mail.flags import MAX_KEYWORDS
 from replicator.mail.mailstore import NewMessage
 from replicator.users import add_user
 from tests.dsync.dovecot import MAILDIR, PASSWORD, REPLICATOR, SDBOX, Dovecot, dovecot, needs_dovecot
 from tests.dsync.sides import USER, DovecotSide, History, Master, NodeSide, door, node_replicas
 from tests.effort import examples, first
 from tests.end_to_end.helpers.in_process import free_ports, running
-from tests.one_node import HookedMail, one_node
+from tests.one_node import HookedMail, failing, nothing, one_node
 
 pytestmark = needs_dovecot
 ROUNDS = examples(8, 20)
@@ -54,6 +56,32 @@ async def test_both_sides_become_equal(tmp_path: Path, kind: str, location: str,
             if not has_inbox:
                 assert await uidvalidity(mail) == server.status("INBOX")["uidvalidity"]
             assert not any(folder.name.endswith(ASIDE) for folder in await mail.folders(USER))
+
+
+@pytest.mark.parametrize("kind", ["c", "f", "s"])
+async def test_the_last_change_of_a_flag_counts(tmp_path: Path, kind: str) -> None:
+    """Dovecot tells all changes that its log still has, old ones included."""
+    with dovecot() as server:
+        async with one_node(tmp_path) as mail, door(node_replicas(mail, now_ms)) as address:
+            master, sides = Master(server, address), (DovecotSide(server), NodeSide(mail))
+            await sides[0].append(b"Subject: x\r\n\r\n")
+            await sides[0].flag(1, "\\Seen", is_set=True)
+            await sides[0].flag(1, "kw", is_set=True)
+            await sides[0].flag(1, "kw", is_set=False)
+            assert (await master.sync(kind)).returncode == 0
+            await sides[1].flag(1, "\\Seen", is_set=False)
+            await sides[1].flag(1, "kw", is_set=True)
+            for _ in range(3):
+                assert (await master.sync(kind)).returncode == 0
+                assert [await side.shown() for side in sides] == [[(1, ANY, frozenset({"kw"}))]] * 2
+            await sides[0].flag(1, "\\Seen", is_set=True)
+            await sides[1].flag(1, "\\Flagged", is_set=True)
+            assert (await master.sync(kind)).returncode == 0
+            assert [await side.shown() for side in sides] == [[(1, ANY, frozenset({"kw", "\\Seen", "\\Flagged"}))]] * 2
+            await sides[0].flag(1, "\\Seen", is_set=False)
+            for _ in range(2):
+                assert (await master.sync(kind)).returncode == 0
+                assert [await side.shown() for side in sides] == [[(1, ANY, frozenset({"kw", "\\Flagged"}))]] * 2
 
 
 async def uidvalidity(mail: HookedMail) -> str:
@@ -176,6 +204,70 @@ async def test_large_mails_pass_through(tmp_path: Path) -> None:
             await mail.save(await mail.folder(USER, "INBOX"), NewMessage(large))
             assert (await master.sync()).returncode == 0
             assert server.text(USER, 2) == large
+
+
+async def test_a_folder_gets_no_more_keywords_than_it_may_have(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = [f"k{number:03}" for number in range(MAX_KEYWORDS + 20)]
+    with dovecot() as server:
+        async with one_node(tmp_path) as mail, door(node_replicas(mail, now_ms)) as address:
+            master = Master(server, address)
+            for uid in (1, 2):
+                server.save(USER, b"Subject: %d\r\n\r\n" % uid)
+                assert (await master.sync()).returncode == 0
+                server.do("flags", "add", "-u", USER, " ".join(words), "mailbox", "INBOX", "uid", str(uid))
+                assert (await master.sync()).returncode == 0
+            server.save(USER, b"Subject: 3\r\n\r\n")
+            server.do("flags", "add", "-u", USER, " ".join(reversed(words)), "mailbox", "INBOX", "uid", "3")
+            for _ in range(2):
+                assert (await master.sync()).returncode == 0
+            shown = await NodeSide(mail).shown()
+            assert [len(flags) for _, _, flags in shown] == [MAX_KEYWORDS] * 3
+            assert len(frozenset[str]().union(*(flags for _, _, flags in shown))) == MAX_KEYWORDS
+            lines = [one.message for one in caplog.records if "were left out" in one.message]
+            assert len(lines) == 5, "one for each sync of the folder"
+            assert "were left out 20 times: user=u1 folder=INBOX keywords=" in lines[0]
+            assert [len(flags) for _, _, flags in server.mails(USER)] == [len(words)] * 3, "Dovecot keeps them"
+
+
+async def test_dovecot_logs_why_a_sync_fails(tmp_path: Path) -> None:
+    with dovecot() as server:
+        for number in range(3):
+            server.save(USER, b"Subject: %d\r\n\r\n" % number)
+        async with one_node(tmp_path) as mail, door(node_replicas(mail, now_ms)) as address:
+
+            async def fails(words: str, *command: str) -> None:
+                [kind, *options] = command
+                done = await trio.to_thread.run_sync(lambda: server.run(kind, "-u", USER, *options, address))
+                lines = done.stderr.decode().splitlines()
+                assert done.returncode not in {0, 2}, done
+                assert any("Error: Remote dsync failed: " in line and words in line for line in lines), lines
+
+            await fails("syncs all mails of a folder: leave out the options -t", "sync", "-t", "2020-01-01")
+            await fails("syncs all mails of a folder: leave out the options -t", "sync", "-1", "-R", "-t", "2020-01-01")
+            await fails("excludes folders by their names only", "backup", "-x", "\\Junk")
+            mail.before_change = failing(QuotaExceededError("the user has no room left"))
+            await fails("the user has no room left", "sync")
+            mail.before_change = nothing
+            assert (await Master(server, address).sync()).returncode == 0
+            assert await DovecotSide(server).shown() == await NodeSide(mail).shown() != []
+
+
+@pytest.mark.parametrize("command", [["sync", "-1", "-R"], ["backup", "-R"], ["backup"], ["sync"]])
+async def test_a_refused_sync_changes_nothing(tmp_path: Path, command: list[str]) -> None:
+    with dovecot() as server:
+        server.save(USER, b"Subject: kept\r\n\r\n")
+        server.do("mailbox", "create", "-u", USER, "Kept")
+        async with one_node(tmp_path) as mail, door(node_replicas(mail, now_ms)) as address:
+            await mail.create_folder(USER, "Here")
+            before = server.mails(USER), server.folders(USER)
+            [kind, *options] = command
+            words = [kind, "-u", USER, *options, "-x", "\\Junk", address]
+            done = await trio.to_thread.run_sync(lambda: server.run(*words))
+            assert done.returncode in {65, 75}
+            assert (server.mails(USER), server.folders(USER)) == before
+            assert {folder.name for folder in await mail.folders(USER)} == {"INBOX", "Here"}
 
 
 async def test_backups_of_a_node(tmp_path: Path) -> None:

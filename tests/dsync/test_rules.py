@@ -55,23 +55,31 @@ def test_the_last_common_uid_is_found(data: st.DataObject) -> None:
         old = {uid: f"c{uid}" for uid in range(1, common + 1)}
         gone = {uid: guid for uid, guid in old.items() if uid not in stays}
         mails = {uid: guid for uid, guid in old.items() if uid in stays} | new
-        sides.append((mails, gone, common + count + 1))
-    (own, own_gone, own_next), (peer, peer_gone, peer_next) = sides
-    here = last_common_uid(changes_of(peer, peer_gone), own, own_gone, own_next)
-    there = last_common_uid(changes_of(own, own_gone), peer, peer_gone, peer_next)
+        sides.append((mails, gone))
+    (own, own_gone), (peer, peer_gone) = sides
+    here = last_common_uid(changes_of(peer, peer_gone), own, own_gone)
+    there = last_common_uid(changes_of(own, own_gone), peer, peer_gone)
     assert here == there == common
 
 
 def test_unknown_mails_do_not_end_the_search_while_higher_ones_are_left() -> None:
     changes = changes_of({1: "a", 2: "lost here", 3: "c"}, {})
-    assert last_common_uid(changes, {1: "a", 3: "c"}, {}, 4) == 3
-    assert last_common_uid(changes, {1: "a"}, {}, 4) == 1
-    assert last_common_uid(changes, {1: "a"}, {2: "another"}, 4) == 1
-    assert last_common_uid(changes, {1: "a", 2: "another", 3: "c"}, {}, 4) == 1
+    assert last_common_uid(changes, {1: "a", 3: "c"}, {}) == 3
+    assert last_common_uid(changes, {1: "a"}, {}) == 1
+    assert last_common_uid(changes, {1: "a"}, {2: "another"}) == 1
+    assert last_common_uid(changes, {1: "a", 2: "another", 3: "c"}, {}) == 1
 
 
 def new_mails(guids: list[str], first: int) -> list[NewMail]:
     return [NewMail(guid, first + at, guid) for at, guid in enumerate(guids)]
+
+
+def test_a_mail_that_both_have_is_counted_once() -> None:
+    own, peers = new_mails([*"abfcd"], 1), new_mails([*"abfce"], 1)
+    placed, _ = place(own, peers, own_uidnext=8, peer_uidnext=6)
+    assert [(one.guid, one.uid) for one in placed[-2:]] == [("d", 8), ("e", 9)]
+    mirrored, _ = place(peers, own, own_uidnext=6, peer_uidnext=8)
+    assert [(one.guid, one.uid) for one in mirrored[-2:]] == [("d", 8), ("e", 9)]
 
 
 @given(st.data())

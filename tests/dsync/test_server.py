@@ -155,7 +155,8 @@ async def test_without_a_password_nobody_gets_in(
     services: DsyncServices, registry: CollectorRegistry, secret: bytes | OSError
 ) -> None:
     async with connected(DsyncServer(replace(services, password=password(secret)))) as stream:
-        assert await until(stream) == b""
+        await stream.send_all(BEGIN)
+        assert await until(stream) == b"-\n-\n"
     assert count(registry, "refused") == 1
 
 

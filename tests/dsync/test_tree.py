@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import time
 from contextlib import suppress
 from typing import TypeAlias
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.dsync.rules.selection import check_options, selected
+from replicator.dsync.errors import DsyncError
+from replicator.dsync.rules.selection import (
+    PATTERN_CHARACTERS_MAX,
+    PATTERNS_MAX,
+    check_options,
+    fits,
+    selected,
+)
 from replicator.dsync.rules.tree import INBOX, Adopt, Delete, Name, merging_steps, replacing_steps
 from replicator.dsync.wire.items import Handshake
 from replicator.errors import FolderExistsError, FolderNotFoundError
@@ -127,3 +137,20 @@ async def test_a_backup_of_one_folder_deletes_no_other() -> None:
     own, peer = selected(await remote.tree(), wish, "/"), selected(await master.tree(), wish, "/")
     assert not any(isinstance(step, Delete) for step in replacing_steps(own, peer))
     assert any(isinstance(step, Delete) for step in replacing_steps(await remote.tree(), await master.tree()))
+
+
+@given(st.text("ab/", max_size=8), st.text("ab*?", max_size=6))
+def test_patterns(text: str, pattern: str) -> None:
+    plainly = "".join({"*": ".*", "?": "."}.get(character, re.escape(character)) for character in pattern)
+    assert fits(text, pattern) == (re.fullmatch(plainly, text, re.DOTALL) is not None)
+
+
+def test_no_pattern_takes_long() -> None:
+    """A folder of the longest name and a pattern that tries everything: ten million steps were too many."""
+    begin = time.process_time()
+    assert not fits("a" * 1000, "*a" * 400 + "*b")
+    assert time.process_time() - begin < 1
+    with pytest.raises(DsyncError, match="characters"):
+        check_options(Handshake("h", exclude_mailboxes=("a" * (PATTERN_CHARACTERS_MAX + 1),)))
+    with pytest.raises(DsyncError, match="at most 100 names"):
+        check_options(Handshake("h", exclude_mailboxes=("a",) * (PATTERNS_MAX + 1)))

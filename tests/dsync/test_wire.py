@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from contextlib import suppress
 from dataclasses import replace
 
@@ -26,7 +27,7 @@ from replicator.dsync.wire.items import (
     TreeNode,
 )
 from replicator.dsync.wire.keys import KINDS
-from replicator.dsync.wire.reader import LINE_BYTES_MAX, Event, Mark, Reader
+from replicator.dsync.wire.reader import LINE_BYTES_MAX, LONG_LINES_MAX, Event, Mark, Reader
 from replicator.dsync.wire.streams import StreamDecoder, StreamEncoder
 from replicator.dsync.wire.values import decode_list, decode_record, encode_list, encode_record
 from replicator.dsync.wire.writer import END_OF_LIST, END_OF_TEXT, hello, line_of
@@ -175,6 +176,9 @@ def test_handshakes() -> None:
         (b"VERSION\tdsync\t3\t5\n" + b"y\n" * 200, "does not end"),
         (hello().replace(b"N" + b"name\texistence", b"N" + b"name"), "lacks existence of records N"),
         (hello() + b"x" * (LINE_BYTES_MAX + 1), "a line of more than"),
+        (hello() + b"Cs\t1\t" + b"x" * LINE_BYTES_MAX + b"\n", "a line of more than"),
+        (hello() + b"D" + b"x" * LONG_LINES_MAX[ord("D")], "a line of more than"),
+        (hello() + b"H" + b"x" * 256 + b"\n", "name has more than 255 characters"),
         (hello() + b"C\n", "a record C without type"),
         (hello() + b"Cx\t1\n", "unknown type"),
         (hello() + b"Cs\t-1\tab\n", "'-1' as uid"),
@@ -191,6 +195,34 @@ def test_broken_input_gets_one_error(wire: bytes, text: str) -> None:
     for pieces in ([wire], [wire[at : at + 7] for at in range(0, min(len(wire), 5000), 7)] + [wire[5005:]]):
         with pytest.raises(DsyncError, match=text.replace("'", ".")):
             events(*pieces)
+
+
+def test_many_deletions_come_in_one_line() -> None:
+    deletions = Deletions("/", {number.to_bytes(16): 1_700_000_000 for number in range(50_000)})
+    wire = hello() + line_of(deletions)
+    assert len(wire) > 30 * LINE_BYTES_MAX
+    assert events(*(wire[at : at + 8192] for at in range(0, len(wire), 8192))) == [deletions]
+
+
+@pytest.mark.parametrize("keywords", [0, 1, 1000])
+def test_the_weight_of_records_is_what_they_take(keywords: int) -> None:
+    reader = Reader()
+    reader.receive(hello())
+    assert reader.next() is None
+    tracemalloc.start()
+    try:
+        found, weight = list[Event](), 0
+        for uid in range(1, 201):
+            words = frozenset(f"{uid:x}-{number:x}" for number in range(keywords))
+            reader.receive(line_of(MailChange(ChangeType.SAVE, uid + 10**6, f"{uid:032x}", uid + 10**6, words)))
+            del words
+            event = reader.next()
+            assert event is not None
+            found.append(event)
+            weight += reader.weight
+        assert tracemalloc.get_traced_memory()[0] < weight
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_peer_may_give_up() -> None:

@@ -4,7 +4,15 @@ import pytest
 
 from protocol.values import Dot, UidSet
 from replicator.errors import FlagLimitError, InvalidFlagError, MailError
-from replicator.mail.flags import MAX_KEYWORDS, keywords, other_flags, removable_flags, settable_flags, shown_once
+from replicator.mail.flags import (
+    MAX_KEYWORDS,
+    kept_flags,
+    keywords,
+    other_flags,
+    removable_flags,
+    settable_flags,
+    shown_once,
+)
 from replicator.mail.view import MailboxView, Message
 
 
@@ -53,6 +61,12 @@ def test_mailbox_full_of_keywords_accepts_those_that_it_has() -> None:
     assert settable_flags(["K7", "\\Seen"], full) == {"k7", "\\Seen"}
     with pytest.raises(FlagLimitError):
         settable_flags(["another"], full)
+
+
+def test_what_a_mailbox_cannot_have_is_left_out() -> None:
+    full = [f"k{n}" for n in range(MAX_KEYWORDS - 1)]
+    assert kept_flags(["K7", "\\seen", "b", "c", "a(b", "\\Odd", "k" * 65, "\\Recent"], full) == {"k7", "\\Seen", "b"}
+    assert kept_flags(["K7", "new"], [*full, "x", "y"]) == {"k7"}
 
 
 def test_other_flags_are_those_of_the_named_messages() -> None:

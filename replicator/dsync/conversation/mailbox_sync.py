@@ -8,6 +8,7 @@ destination sends requests and its new state only, and the source all but reques
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
@@ -33,6 +34,7 @@ from replicator.dsync.wire.items import (
     MailChange,
     MailRequest,
 )
+from replicator.errors import MailError
 
 CHANGES_MAX = 1_000_000
 """Mails, with expunged ones, of one mailbox: the list is in memory."""
@@ -68,10 +70,15 @@ class MailboxSync:
         self._own = own
         self._theirs = theirs
         self._state = state
+        self.failure: DsyncError | MailError | None = None  # why this side has not taken over all
         self._names: dict[str, str] = {}  # GUIDs as the master writes them, where that is in another way
 
     async def run(self, direction: Direction) -> bool:
-        """Bring both sides to one state, and return True if one had to be changed. Raises DsyncError, MailError."""
+        """Bring both sides to one state, and return True if one had to be changed. Raises DsyncError, MailError.
+
+        Where that fails while mails come in, the conversation goes on, and `failure` tells why: the master understands
+        an error only after its last mailbox.
+        """
         known = await self._known()
         tells, takes = direction in {Direction.BOTH, Direction.THERE}, direction is not Direction.THERE
         plan, requests = Plan(uidnext=known.numbers.uidnext), list[MailRequest]()
@@ -90,9 +97,14 @@ class MailboxSync:
             requests = await self._peer.all(MailRequest, CHANGES_MAX)
             await self._send_mails(known.mails, requests)
         if takes:
-            await self._carry_out(plan)
-            for attribute in attributes_to_take(own, attributes, self._state):
-                await self._box.set_attribute(attribute)
+            placement = Placement(self._peer, self._box, plan)
+            try:
+                await self._carry_out(plan, placement)
+                for attribute in attributes_to_take(own, attributes, self._state):
+                    await self._box.set_attribute(attribute)
+            except (DsyncError, MailError) as error:
+                self.failure = error
+                await placement.pass_over_rest()
         await self._peer.send(await self._new_state(plan, direction))
         await self._peer.one(MailboxState)
         return bool(plan.expunged or plan.flags or plan.placed or requests)
@@ -171,13 +183,14 @@ class MailboxSync:
         """Return the master's changes, with GUIDs as this side writes them."""
         changes = list[MailChange]()
         latest = 0
-        while (change := await self._peer.one_or_end(MailChange)) is not None:
-            if change.uid <= latest or len(changes) >= CHANGES_MAX:
-                raise DsyncError("the peer sent changes whose UIDs do not ascend, or too many")
-            if change.type is not ChangeType.EXPUNGE and not change.guid:
-                raise DsyncError("the peer sent a mail without a GUID")
-            latest = change.uid
-            changes.append(replace(change, guid=self._guid(change.guid)) if change.guid else change)
+        async with aclosing(self._peer.each(MailChange, CHANGES_MAX)) as received:
+            async for change in received:
+                if change.uid <= latest:
+                    raise DsyncError("the peer sent changes whose UIDs do not ascend")
+                if change.type is not ChangeType.EXPUNGE and not change.guid:
+                    raise DsyncError("the peer sent a mail without a GUID")
+                latest = change.uid
+                changes.append(replace(change, guid=self._guid(change.guid)) if change.guid else change)
         return changes
 
     def _guid(self, name: str) -> str:
@@ -186,7 +199,7 @@ class MailboxSync:
             self._names[guid] = name
         return guid
 
-    async def _carry_out(self, plan: Plan) -> None:
+    async def _carry_out(self, plan: Plan, placement: Placement) -> None:
         """Take over the master's changes while its mails come in."""
         box = self._box
         await box.raise_numbers(uidnext=1, highestmodseq=self._theirs.highestmodseq)
@@ -194,14 +207,14 @@ class MailboxSync:
             await box.expunge(plan.expunged)
         if plan.flags:
             await box.set_flags(plan.flags)
-        await Placement(self._peer, box, plan).run()
+        await placement.run()
         await box.raise_numbers(uidnext=plan.uidnext, highestmodseq=self._theirs.highestmodseq)
 
     async def _new_state(self, plan: Plan, direction: Direction) -> MailboxState:
         """Return up to where both sides are equal now: only up to the old mails if others have changed the mailbox."""
         after = await self._box.numbers()
         own = self._own
-        if plan.own_uids:
+        if plan.own_uids or self.failure is not None:  # nothing is known to be equal, so the next sync compares all
             return MailboxState(own.mailbox_id, own.uidvalidity, 0, 0, after.messages)
         is_alone = after.uidnext == plan.uidnext
         common_modseq = own.highestmodseq if direction is Direction.THERE else self._theirs.highestmodseq

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TypeVar
 
 import trio
 
 from replicator.dsync.errors import DsyncError, PeerGoneError
-from replicator.dsync.wire.items import Item
+from replicator.dsync.wire.items import Deletions, Item
 from replicator.dsync.wire.reader import Event, Mark, Reader
 from replicator.dsync.wire.streams import StreamEncoder
 from replicator.dsync.wire.writer import END_OF_LIST, END_OF_TEXT, hello, line_of
@@ -17,6 +17,9 @@ RECEIVE_BYTES = 8 << 10
 """Bytes read at once: some sixty records, after which others have their turn."""
 
 SEND_BYTES = 16 << 10
+LIST_BYTES_MAX = 768 << 20
+"""Memory that the items of one list may take at most: there is room for a million changes, which take a third."""
+
 IDLE_S = 600.0
 """Seconds for which a peer may send nothing, or read nothing, as in Dovecot."""
 
@@ -41,7 +44,7 @@ class Peer:
 
     async def next(self) -> Event:
         """Return what comes next, after sending all that waits to be sent."""
-        while (event := self._reader.next()) is None:
+        while (event := await self._read()) is None:
             await self.flush()
             try:
                 with trio.fail_after(IDLE_S):
@@ -52,6 +55,11 @@ class Peer:
                 raise PeerGoneError("the peer has left")
             self._reader.receive(bytes(data))
         return event
+
+    async def _read(self) -> Event | None:
+        if self._reader.is_behind_long_line:
+            return await trio.to_thread.run_sync(self._reader.next)
+        return self._reader.next()
 
     async def one(self, kind: type[T]) -> T:
         """Return the next item, which must be of this kind."""
@@ -71,14 +79,20 @@ class Peer:
 
     async def all(self, kind: type[T], most: int) -> list[T]:
         """Return the items of a list of this kind, which may have so many."""
-        found = list[T]()
-        while (item := await self.one_or_end(kind)) is not None:
-            found.append(item)
-            if len(found) > most:
-                raise DsyncError(f"the peer sent more than {most} items of the kind {kind.__name__}")
-        return found
+        return [item async for item in self.each(kind, most)]
 
-    async def text(self) -> AsyncIterator[bytes]:
+    async def each(self, kind: type[T], most: int) -> AsyncGenerator[T, None]:
+        """Yield the items of a list of this kind, which are to be held in memory, and may be so many."""
+        number = size_bytes = 0
+        while (item := await self.one_or_end(kind)) is not None:
+            number += 1
+            size_bytes += self._reader.weight
+            if number > most or size_bytes > LIST_BYTES_MAX:
+                limits = f"{most} items of the kind {kind.__name__}, or than {LIST_BYTES_MAX >> 20} MiB of them"
+                raise DsyncError(f"the peer sent more than {limits}")
+            yield item
+
+    async def text(self) -> AsyncGenerator[bytes, None]:
         """Yield the pieces of the text that follows an item."""
         while isinstance(event := await self.next(), bytes):
             yield event
@@ -87,7 +101,8 @@ class Peer:
 
     async def send(self, item: Item) -> None:
         """Send an item, soon."""
-        await self._send(line_of(item))
+        is_long = isinstance(item, Deletions)
+        await self._send(await trio.to_thread.run_sync(line_of, item) if is_long else line_of(item))
 
     async def end_list(self) -> None:
         """End a list of items."""

@@ -1,19 +1,15 @@
 """Mails that come to a mailbox of this side, or get other UIDs there.
 
-The master sends mails in an order of its own. Here UIDs only grow, so a mail that comes before its turn waits: in
-memory, or if there are many, in a temporary file.
+The master sends mails in an order of its own. Here UIDs only grow, so a mail that comes before its turn waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import closing
-from os import SEEK_END
-from tempfile import SpooledTemporaryFile
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, closing
 from typing import NamedTuple
 
-import trio
-
+from replicator.dsync.conversation.held_texts import HeldTexts
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.errors import DsyncError
 from replicator.dsync.replica import ReplicaMailbox, SavedAs
@@ -21,20 +17,15 @@ from replicator.dsync.rules.mailbox import Plan
 from replicator.dsync.rules.new_mails import Placed
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import Mail
+from replicator.dsync.wire.reader import Mark
 from replicator.mail.mailstore import MESSAGE_BYTES_MAX
-
-HELD_BYTES = 4 << 20
-"""Bytes of waiting mails that are in memory; more are in a file."""
-
-PIECE_BYTES = 64 << 10
 
 
 class _Held(NamedTuple):
-    """A mail that waits, and where in the file its text is."""
+    """A mail that waits, and where its text stands."""
 
     mail: Mail
-    start: int
-    end: int
+    text: range
 
 
 class Placement:
@@ -46,11 +37,13 @@ class Placement:
         self._plan = plan
         self._left = list(reversed(plan.placed))
         self._held: dict[str, _Held] = {}
+        self._texts = HeldTexts(box)
+        self._gone = set[str]()
+        self._is_over = False
 
     async def run(self) -> None:
         """Save and move all, until the end of the master's mails. Raises DsyncError if one has not come."""
-        with closing(SpooledTemporaryFile(max_size=HELD_BYTES)) as file:
-            self._file = file
+        with closing(self._texts):
             await self._go_on()
             asked = set(self._plan.wanted)
             while (mail := await self._peer.one_or_end(Mail)) is not None:
@@ -59,12 +52,18 @@ class Placement:
                     raise DsyncError("the peer sent a mail that it was not asked for")
                 asked.remove(guid)
                 await self._take(guid, mail)
+            self._is_over = True
         if asked:
             raise DsyncError(f"the peer did not send {len(asked)} of the mails that it was asked for")
 
+    async def pass_over_rest(self) -> None:
+        """Read the rest of the master's mails after an error, up to the end of their list."""
+        while not self._is_over:
+            self._is_over = await self._peer.next() is Mark.END_OF_LIST
+
     async def _take(self, guid: str, mail: Mail) -> None:
         if not mail.streams:  # it was expunged meanwhile
-            self._left = [one for one in self._left if one.guid != guid]
+            self._gone.add(guid)
         elif self._left and self._left[-1].guid == guid:
             await self._save(self._left.pop(), mail, limited(self._peer.text()))
         else:
@@ -72,10 +71,7 @@ class Placement:
         await self._go_on()
 
     async def _hold(self, guid: str, mail: Mail) -> None:
-        start = end = self._file.seek(0, SEEK_END)
-        async for piece in limited(self._peer.text()):
-            end += await trio.to_thread.run_sync(self._file.write, piece)
-        self._held[guid] = _Held(mail, start, end)
+        self._held[guid] = _Held(mail, await self._texts.add(limited(self._peer.text())))
 
     async def _go_on(self) -> None:
         """Do what can be done before the next mail comes."""
@@ -87,34 +83,30 @@ class Placement:
             elif placed.guid in self._held:
                 await self._move(moves)
                 held = self._held.pop(placed.guid)
-                await self._save(placed, held.mail, self._text(held))
-            else:
+                await self._save(placed, held.mail, self._texts.read(held.text))
+            elif placed.guid not in self._gone:
                 break
             self._left.pop()
         await self._move(moves)
-
-    async def _text(self, held: _Held) -> AsyncIterator[bytes]:
-        for at in range(held.start, held.end, PIECE_BYTES):
-            self._file.seek(at)
-            yield await trio.to_thread.run_sync(self._file.read, min(PIECE_BYTES, held.end - at))
 
     async def _move(self, moves: dict[int, int]) -> None:
         if moves:
             await self._box.move(moves)
             moves.clear()
 
-    async def _save(self, placed: Placed, mail: Mail, text: AsyncIterator[bytes]) -> None:
+    async def _save(self, placed: Placed, mail: Mail, text: AsyncGenerator[bytes, None]) -> None:
         flags = self._plan.wanted[placed.guid].flags
-        await self._box.save(
-            SavedAs(placed.uid, bytes.fromhex(placed.guid), flags, mail.received_s, mail.saved_s), text
-        )
+        saved = SavedAs(placed.uid, bytes.fromhex(placed.guid), flags, mail.received_s, mail.saved_s)
+        async with aclosing(text):
+            await self._box.save(saved, text)
 
 
-async def limited(text: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def limited(text: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     """Yield a text. Raises DsyncError if it is too large for a mail here: the sync fails, and nobody loses the mail."""
     size_bytes = 0
-    async for piece in text:
-        size_bytes += len(piece)
-        if size_bytes > MESSAGE_BYTES_MAX:
-            raise DsyncError(f"the peer sent a mail of more than {MESSAGE_BYTES_MAX} bytes")
-        yield piece
+    async with aclosing(text):
+        async for piece in text:
+            size_bytes += len(piece)
+            if size_bytes > MESSAGE_BYTES_MAX:
+                raise DsyncError(f"the peer sent a mail of more than {MESSAGE_BYTES_MAX} bytes")
+            yield piece

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import replace
 
 from replicator.dsync.conversation.mailbox_sync import Direction, MailboxSync, states_by_id
 from replicator.dsync.conversation.peer import Peer
-from replicator.dsync.errors import DsyncError
+from replicator.dsync.errors import DsyncError, PeerGoneError
 from replicator.dsync.replica import Replica, ReplicaMailbox
 from replicator.dsync.rules.selection import check_options, selected
 from replicator.dsync.rules.tree import Adopt, Step, Tree, merging_steps, replacing_steps
 from replicator.dsync.wire.items import Deletions, Finish, Handshake, Mailbox, MailboxState, TreeNode
 from replicator.dsync.wire.reader import Mark
 from replicator.errors import MailError
+from replicator.runtime.environment import run_in_thread
+from resync.state import RAISED_MODSEQ_MAX, why_not_raise
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +30,10 @@ NOT_POSSIBLE = 3
 
 SETTLED_MAX = 100_000
 """Mailboxes of which it is remembered that they are equal: 30 MB."""
+
+TOLD_MAX = 10
+TOLD_CHARACTERS_MAX = 300
+"""Folders of one sync that the log names as different, and the length of what it says of each."""
 
 STATEFUL = "s"
 CHANGED = "c"
@@ -56,7 +63,7 @@ class Settled:
 
 
 class Session:
-    """The conversation with one master about one user's mail."""
+    """The conversation with one master about one user's mail. `different`: folders that could not be made equal."""
 
     def __init__(self, peer: Peer, replica: Replica, hostname: str, settled: Settled) -> None:
         """`hostname`: this side's. The side with the smaller one locks the user, so it is one that is greater."""
@@ -67,31 +74,45 @@ class Session:
         self._wish = Handshake("")
         self._states = states_by_id(())
         self._full_resync = False
+        self._failure: DsyncError | MailError | None = None  # with which the sync is to end
+        self._owes_numbers = False
+        self.different = 0
         self._adoptions: dict[bytes, Adopt] = {}  # by ids of the master's; a Dovecot with Maildirs takes ours instead
 
     async def run(self) -> None:
-        """Sync, and tell the master how that went. Raises PeerGoneError, and DsyncError that the master was told of."""
+        """Sync, and tell the master how that went. Raises PeerGoneError, DsyncError, MailError.
+
+        The master logs an error in words if it comes after the last mailbox; elsewhere it only knows that there is one.
+        """
         try:
             await self._run()
-        except DsyncError as error:
-            await self._finish(Finish(str(error), NOT_POSSIBLE))
-            raise
-        except MailError as error:
-            await self._finish(Finish(str(error), TEMPORARY))
+        except (DsyncError, MailError) as error:
+            with suppress(PeerGoneError):
+                await self._finish(Finish(str(error), NOT_POSSIBLE if isinstance(error, DsyncError) else TEMPORARY))
             raise
 
     async def _run(self) -> None:
         await self._peer.greet()
         await self._peer.send(Handshake(self._hostname))
         self._wish = await self._peer.one(Handshake)
-        check_options(self._wish)
         if self._wish.sync_type == STATEFUL:
             self._states = states_by_id(await self._peer.all(MailboxState, FOLDERS_MAX))
-        await self._sync_folders()
+        try:
+            check_options(self._wish)
+        except DsyncError as error:
+            self._failure = error
+            await self._pass_over_folders()
+        else:
+            await self._sync_folders()
         while (event := await self._peer.next()) is not Mark.END_OF_LIST:
             if not isinstance(event, Mailbox):
                 raise DsyncError("the peer sent something else than a mailbox's numbers")
-            await self._sync_mailbox(event)
+            if self._failure is None:
+                await self._try_mailbox(event)
+            else:
+                await self._answer(Mailbox.passed_over(event.mailbox_id))
+        if self._failure is not None:
+            raise self._failure
         await self._finish(Finish(full_resync=self._full_resync))
 
     @property
@@ -106,31 +127,67 @@ class Session:
         await self._peer.send(end)
         await self._peer.flush()
 
+    async def _pass_over_folders(self) -> None:
+        """Go on without folders to the end of the mailboxes, where the master understands an error.
+
+        A master that takes over this side's tree would delete its own folders: it learns of no error, but stops.
+        """
+        if self._failure is not None and self._wish.backup_send and not self._wish.no_backup_overwrite:
+            raise self._failure
+        await self._peer.all(TreeNode, FOLDERS_MAX)
+        await self._peer.one(Deletions)
+        await self._peer.end_list()
+        await self._peer.send(Deletions())
+
     async def _sync_folders(self) -> None:
         """Take over the master's folders, then tell it this side's, with all that had to be created on the way."""
         nodes = await self._peer.all(TreeNode, FOLDERS_MAX)
-        peer = Tree({node.name: node for node in nodes}, await self._peer.one(Deletions))
+        deletions = await self._peer.one(Deletions)
+        peer = await run_in_thread(lambda: Tree({node.name: node for node in nodes}, deletions))
         if self._direction is not Direction.THERE:
             own = await self._tree(peer)
-            for step in (replacing_steps if self._direction is Direction.BACKUP_HERE else merging_steps)(own, peer):
+            steps = replacing_steps if self._direction is Direction.BACKUP_HERE else merging_steps
+            for step in await run_in_thread(lambda: [*steps(own, peer)]):
                 if isinstance(step, Adopt):
                     self._adoptions[step.mailbox_id] = step
                 else:
                     await self._carry_out(step)
-        own = await self._tree(peer)
-        for node in sorted(own.nodes.values(), key=lambda node: node.name):
-            await self._peer.send(node)
+        told = await self._tree(peer)
+        for name in await run_in_thread(lambda: sorted(told.nodes)):
+            await self._peer.send(told.nodes[name])
         await self._peer.end_list()
-        await self._peer.send(own.deletions)
+        await self._peer.send(told.deletions)
 
     async def _tree(self, peer: Tree) -> Tree:
-        return selected(await self._replica.tree(), self._wish, peer.deletions.separator)
+        tree = await self._replica.tree()
+        return await run_in_thread(lambda: selected(tree, self._wish, peer.deletions.separator))
 
     async def _carry_out(self, step: Step) -> None:
         try:
             await self._replica.carry_out(step)
         except MailError as error:  # the folder's mail is not synced then, and the next sync tries again
-            log.warning("a folder stays different: %s: %s", step, error)
+            self._stays_different(str(step), str(error))
+
+    def _stays_different(self, folder: str, why: str) -> None:
+        """Count a folder that this sync leaves as it is, and log the first few."""
+        self.different += 1
+        if self.different <= TOLD_MAX:
+            log.warning("a folder stays different: %s: %s", folder[:TOLD_CHARACTERS_MAX], why[:TOLD_CHARACTERS_MAX])
+
+    async def _try_mailbox(self, theirs: Mailbox) -> None:
+        """Sync a mailbox. An error before this side has told its numbers, which are due, waits for the end."""
+        self._owes_numbers = True
+        try:
+            await self._sync_mailbox(theirs)
+        except MailError as error:
+            if not self._owes_numbers:
+                raise
+            self._failure = error
+            await self._answer(Mailbox.passed_over(theirs.mailbox_id))
+
+    async def _answer(self, own: Mailbox) -> None:
+        self._owes_numbers = False
+        await self._peer.send(own)
 
     async def _sync_mailbox(self, theirs: Mailbox) -> None:
         state = self._states.get(theirs.mailbox_id)
@@ -140,7 +197,11 @@ class Session:
             own = await _numbers(box, theirs) if box is not None else None
             if box is None or own is None or _is_stale(own, theirs, state):
                 self._full_resync = True
-                await self._peer.send(Mailbox.lacking(theirs.mailbox_id))
+                await self._answer(Mailbox.lacking(theirs.mailbox_id))
+                return
+            if (wrong := _out_of_range(own, theirs)) is not None:
+                self._stays_different(theirs.mailbox_id.hex(), wrong)
+                await self._answer(Mailbox.passed_over(theirs.mailbox_id))
                 return
             is_settled = (
                 self._wish.sync_type == CHANGED
@@ -151,11 +212,13 @@ class Session:
                 own = replace(
                     own, first_recent_uid=0
                 )  # to differ: equal numbers alone do not show that mails are equal
-            await self._peer.send(own)
+            await self._answer(own)
             if is_settled:
                 return
             sync = MailboxSync(self._peer, box, own, theirs, _in_force(state))
-            if not await sync.run(self._direction):
+            has_changed = await sync.run(self._direction)
+            self._failure = sync.failure
+            if not has_changed and sync.failure is None:
                 self._settled.note(self._wish.hostname, own, theirs)
 
 
@@ -183,6 +246,15 @@ def _is_stale(own: Mailbox, theirs: Mailbox, state: MailboxState | None) -> bool
         or own.uidnext < state.last_common_uid
         or own.highestmodseq < state.last_common_modseq
     )
+
+
+def _out_of_range(own: Mailbox, theirs: Mailbox) -> str | None:
+    """Return why this side cannot take over the master's numbers; None if it can."""
+    if why_not_raise(max(theirs.uidnext, own.uidnext), own.uidnext) is not None:
+        return f"its UIDNEXT, {theirs.uidnext}, leaves too few UIDs"
+    if theirs.highestmodseq > max(own.highestmodseq, RAISED_MODSEQ_MAX):
+        return f"its HIGHESTMODSEQ, {theirs.highestmodseq}, is above {RAISED_MODSEQ_MAX}"
+    return None
 
 
 def _in_force(state: MailboxState | None) -> MailboxState | None:

@@ -7,13 +7,10 @@ from collections.abc import Iterable, Mapping
 from replicator.dsync.wire.items import ChangeType, MailChange
 
 
-def last_common_uid(
-    changes: Iterable[MailChange], own: Mapping[int, str], expunged: Mapping[int, str], uidnext: int
-) -> int:
+def last_common_uid(changes: Iterable[MailChange], own: Mapping[int, str], expunged: Mapping[int, str]) -> int:
     """Return it, by the peer's changes (ascending by UID) and the GUIDs of the own mails, and of expunged ones, by UID.
 
-    `uidnext`: the own UIDNEXT. A mail of which nobody knows anything any more ends the search, because a new one may
-    have been given its UID.
+    A mail of which nobody knows anything any more ends the search, because a new one may have been given its UID.
     """
     common, highest = 0, max(own, default=0)
     for change in changes:
@@ -24,8 +21,6 @@ def last_common_uid(
             elif change.guid:
                 break
             continue
-        if change.uid >= uidnext:
-            break
         known = expunged.get(change.uid)
         if known is not None and known == change.guid:
             common = change.uid

@@ -61,7 +61,7 @@ def plan_merge(
     else:
         guids = {mail.uid: mail.guid.hex() for mail in known.mails}
         expunged = {uid: guid.hex() for uid, guid in known.expunged.items()}
-        common = last_common_uid(changes, guids, expunged, known.numbers.uidnext)
+        common = last_common_uid(changes, guids, expunged)
         told = saves
         plan.expunged = [uid for uid in own if uid <= common and uid not in saves]
     for uid, change in told.items():

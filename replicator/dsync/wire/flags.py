@@ -24,6 +24,11 @@ def flags_of(bits: int) -> frozenset[str]:
     return _flags_of(bits & _KNOWN_BITS)
 
 
+def joined(one: frozenset[str], other: frozenset[str]) -> frozenset[str]:
+    """Return all flags of both, in a set that exists already where that is possible: a mailbox has many alike."""
+    return one | other if one and other else one or other
+
+
 def bits_of(flags: frozenset[str], more: int = 0) -> str | None:
     """Return the value of the bits of system flags, and `more` of them; None if there are none."""
     bits = sum(bit for bit, flag in _BITS.items() if flag in flags) | more

@@ -7,13 +7,19 @@ Bits of flags and lists of keywords are sets of IMAP flags here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from replicator.dsync.errors import DsyncError
 from replicator.dsync.wire.fields import UID_MAX, Fields, Values, decimal, present, times_of, times_text
-from replicator.dsync.wire.flags import NO_FLAGS, RECENT_BIT, bits_of, flags_of, keyword_changes, keywords_of
+from replicator.dsync.wire.flags import NO_FLAGS, RECENT_BIT, bits_of, flags_of, joined, keyword_changes, keywords_of
 from replicator.dsync.wire.values import decode_list, encode_list
+
+DATE_MAX_S = 253_402_300_799
+"""The last second of the year 9999: IMAP shows no later one."""
+
+HOSTNAME_MAX = 255
+"""Characters of a peer's name (RFC 1035 section 2.3.4): it is remembered with each mailbox."""
 
 NO_SIZE = "ffffffffffffffff"
 """A size that was not asked for."""
@@ -39,9 +45,12 @@ class Handshake:
     @classmethod
     def of(cls, fields: Fields) -> Handshake:
         """Return what a record says. Raises DsyncError."""
+        hostname = fields.text("hostname")
+        if len(hostname) > HOSTNAME_MAX:
+            raise DsyncError(f"the peer's name has more than {HOSTNAME_MAX} characters")
         limiting = ("sync_since_timestamp", "sync_until_timestamp", "sync_max_size", "sync_flags", "virtual_all_box")
         return cls(
-            fields.text("hostname"),
+            hostname,
             fields.find("sync_type") or "",
             fields.is_set("backup_send"),
             fields.is_set("backup_recv"),
@@ -173,7 +182,10 @@ class Deletions:
 
 @dataclass(frozen=True, slots=True)
 class Mailbox:
-    """B: a mailbox's numbers. `lost`: this side lacks it, or has an older state of it than the peer remembers."""
+    """B: a mailbox's numbers. `lost`: this side lacks it, or has an older state of it than the peer remembers.
+
+    `ignored`: it is to be passed over.
+    """
 
     mailbox_id: bytes
     uidvalidity: int
@@ -211,6 +223,11 @@ class Mailbox:
         """Return the numbers of a mailbox that is lost."""
         return cls(mailbox_id, 0, 0, 0, 0, 0, 0, lost=True, have_guids=False, have_save_guids=False)
 
+    @classmethod
+    def passed_over(cls, mailbox_id: bytes) -> Mailbox:
+        """Return the numbers of a mailbox that is not to be synced now."""
+        return replace(cls.lacking(mailbox_id), lost=False, ignored=True)
+
     def values(self) -> Values:
         """Return the values to send."""
         return {
@@ -222,6 +239,7 @@ class Mailbox:
             "highest_modseq": str(self.highestmodseq),
             "highest_pvt_modseq": "0",
             "mailbox_lost": present(self.lost),
+            "mailbox_ignore": present(self.ignored),
             "cache_fields": "",
             "have_guids": present(self.have_guids),
             "have_save_guids": present(self.have_save_guids),
@@ -316,9 +334,9 @@ class MailChange:
             fields.number("uid", most=UID_MAX),
             fields.guid("guid"),
             fields.number("modseq", 0),
-            final | flags_of(bits),
-            added | flags_of(fields.hexadecimal("add_flags")),
-            removed | flags_of(fields.hexadecimal("remove_flags")),
+            joined(final, flags_of(bits)),
+            joined(added, flags_of(fields.hexadecimal("add_flags"))),
+            joined(removed, flags_of(fields.hexadecimal("remove_flags"))),
             recent=bool(bits & RECENT_BIT),
         )
 
@@ -372,8 +390,8 @@ class Mail:
         return cls(
             fields.guid("guid"),
             fields.number("uid", 0, UID_MAX),
-            fields.number("received_date", 0),
-            fields.number("saved_date", 0),
+            min(fields.number("received_date", 0), DATE_MAX_S),
+            min(fields.number("saved_date", 0), DATE_MAX_S),
             fields.is_set("stream"),
         )
 

@@ -15,8 +15,18 @@ from replicator.dsync.wire.keys import CLOSING, KINDS, MAJOR
 from replicator.dsync.wire.streams import StreamDecoder
 from replicator.dsync.wire.values import TAB, decode_record
 
-LINE_BYTES_MAX = 4 << 20
-"""Longest line: one of deletions has 44 bytes for each folder that a user has ever deleted."""
+LINE_BYTES_MAX = 64 << 10
+"""Longest line but for those of `LONG_LINES_MAX`: a folder's name and a mail's keywords have far less."""
+
+LONG_LINES_MAX = {ord("D"): 4 << 20, ord("A"): 256 << 10}
+"""Longest lines of deletions, with 44 bytes for each folder that a user has ever deleted, and of annotations."""
+
+RECORD_BYTES = 600
+PART_BYTES = 150
+"""The most memory of a record, and of each part of its lists, beyond what the line has. Most records take half."""
+
+SEPARATORS = "\1t"
+"""What stands between the parts of a list within a value."""
 
 HELLO_LINES_MAX = 100
 """Lines of a hello: eleven kinds are known."""
@@ -42,6 +52,12 @@ class Reader:
         self._names: dict[str, list[str]] | None = None  # by letter, as the peer has announced them
         self._hello: list[str] = []
         self._text: StreamDecoder | None = None
+        self.weight = 0  # bytes of memory that the last item takes at most
+
+    @property
+    def is_behind_long_line(self) -> bool:
+        """True if the next line takes longer to read than others may wait."""
+        return self._text is None and len(self._buffer) > LINE_BYTES_MAX
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the peer."""
@@ -72,8 +88,9 @@ class Reader:
 
     def _next_line(self) -> str | None:
         end = self._buffer.find(b"\n", self._searched)
-        if end > LINE_BYTES_MAX or (end < 0 and len(self._buffer) > LINE_BYTES_MAX):
-            raise DsyncError(f"the peer sent a line of more than {LINE_BYTES_MAX} bytes")
+        longest = LINE_BYTES_MAX if not self._buffer else LONG_LINES_MAX.get(self._buffer[0], LINE_BYTES_MAX)
+        if end > longest or (end < 0 and len(self._buffer) > longest):
+            raise DsyncError(f"the peer sent a line of more than {longest} bytes")
         if end < 0:
             self._searched = len(self._buffer)
             return None
@@ -100,6 +117,7 @@ class Reader:
         if len(values) > len(names):
             raise DsyncError(f"the peer sent a record {letter} with more values than it had announced")
         item: Item = kind.of(Fields(letter, dict(zip(names, values, strict=False))))
+        self.weight = RECORD_BYTES + len(line) + PART_BYTES * line.count(SEPARATORS)
         if isinstance(item, Mail | Attribute) and item.streams:
             self._text = StreamDecoder()
         return item

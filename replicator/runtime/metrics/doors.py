@@ -104,7 +104,8 @@ class DoveadmMetrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self._syncs = Counter(
             "replicator_doveadm_syncs_total",
-            "Syncs with Dovecots, by result: done, cut (the Dovecot left), failed, or refused.",
+            "Syncs with Dovecots, by result: done, different (but for some folders), cut (the Dovecot left), failed, or"
+            " refused.",
             ["result"],
             registry=registry,
         )

@@ -42,15 +42,13 @@ from resync.entry import (
 )
 from resync.folder_tree import UIDVALIDITY_MAX
 from resync.row import Placement, Row, age
-from resync.state import RISEN_MAX, ContradictionError, why_not_merge, why_not_raise
+from resync.state import RAISED_MODSEQ_MAX, RISEN_MAX, ContradictionError, why_not_merge, why_not_raise
 
 HASH_BYTES = 32
 NUMBER_MAX = 1 << 62  # of MODSEQs, times and dates: leaves room to count below 2**63, where SQLite's integers end
 SIZE_MAX = 1 << 40  # of a message: far above what doors accept; 2**22 of them still add up below 2**63
 USER_MAX_BYTES = 320  # an address has 64 + 1 + 255 (RFC 5321 section 4.5.3.1)
 MODSEQ_STEP_MAX = 1 << 40  # of a merge, above our MODSEQ: room for what the other branch numbered meanwhile
-RAISED_MODSEQ_MAX = 1 << 39
-"""Highest MODSEQ that a raise may give: a node that has nothing yet takes over no state above `MODSEQ_STEP_MAX`."""
 PREDECESSORS_MAX = 2  # a merge joins two branches
 
 _TREE_CHANGES = (FolderCreate, FolderRename, FolderDelete, FolderSubscribe, FolderAnnotate, TreeMerge)

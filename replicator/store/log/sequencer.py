@@ -15,7 +15,6 @@ from protocol.values import UID_MAX, Dot, UidSet
 from replicator.errors import MailboxFullError
 from replicator.store.bodies.body_rows import StoredBody, write_body
 from replicator.store.db import queries
-from replicator.store.db.entry_validation import RAISED_MODSEQ_MAX
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log.numbering import commit, head_of
@@ -28,7 +27,7 @@ from resync.entry import (
     MailDel,
     Raise,
 )
-from resync.state import why_not_raise
+from resync.state import RAISED_MODSEQ_MAX, why_not_raise
 
 
 @dataclass(frozen=True, slots=True)

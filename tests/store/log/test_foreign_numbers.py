@@ -12,7 +12,6 @@ from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNam
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
-from replicator.store.db.entry_validation import RAISED_MODSEQ_MAX
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log import folder_sequencer, forks, numbering, sequencer
@@ -21,7 +20,7 @@ from replicator.store.log.sequencer import NewMail, NewUid
 from resync.entry import NOWHERE, FolderAnnotate, MailAdd, Raise
 from resync.folder_tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP
 from resync.names_elsewhere import FOREIGN_GUID, KEPT_UIDVALIDITY, UIDVALIDITY_HOLDER, held_by
-from resync.state import MERGE_HEADROOM, RISEN_MAX
+from resync.state import MERGE_HEADROOM, RAISED_MODSEQ_MAX, RISEN_MAX
 from tests.store import consistency
 from tests.store.branching import TREE
 from tests.store.harness import (
