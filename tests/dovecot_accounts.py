@@ -10,15 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from benchmarks.clusters.cluster import PASSWORD
-from benchmarks.clusters.dovecot import PROGRAM, Dovecot
-from tests.effort import IN_CI
-
-needs_dovecot = pytest.mark.skipif(
-    not PROGRAM.exists() and not IN_CI, reason="Dovecot is not installed: apt-get install dovecot-imapd"
-)
+from benchmarks.clusters.dovecot import Dovecot
 
 MASTER, MASTER_PASSWORD = "boss", f"{PASSWORD}-master"
 LONG_AGO_S = 1_600_000_000

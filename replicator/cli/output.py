@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable
@@ -18,6 +19,7 @@ from rich.table import Table
 
 FOLDS = "…"
 UNATTENDED_WIDTH = 120  # characters of output that does not go to a terminal, unless COLUMNS says otherwise
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -82,8 +84,9 @@ def echo_lines(lines: Iterable[str]) -> None:
 
 
 def echo_json(document: object) -> None:
-    """Print an indented JSON document on standard output."""
-    click.echo(json.dumps(document, ensure_ascii=False, indent=2))
+    """Print an indented JSON document. Octets that are no UTF-8, as in file names, are escaped as surrogates."""
+    text = json.dumps(document, ensure_ascii=False, indent=2)
+    click.echo(_SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:

@@ -1,15 +1,13 @@
 """The import of one folder: its numbers, its messages in batches, and what has changed at the source since.
 
-Where the folder is new here, it gets the source's UIDVALIDITY, a HIGHESTMODSEQ above all that clients know, the mail
-under its UIDs in their order, and at last the source's UIDNEXT; so clients go on with what they have. Mail without a
-UID at the source comes after that. A folder that has mail of its own gets the mail under new UIDs. So does one in which
-mail has come by another way since an earlier import, under a UID that names another mail at the source: then clients
-must not go on with what they have, and the folder gets a UIDVALIDITY of its own.
+Where the folder is new here, it keeps the source's numbers, as `numbers` says: the mail comes under its UIDs in their
+order, and mail without a UID at the source after that. A folder that has mail of its own gets the mail under new UIDs.
+So does one in which mail has come by another way, under a UID that names another mail at the source: then clients must
+not go on with what they have, and the folder gets a UIDVALIDITY of its own. Flags go on being taken over there.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,11 +17,13 @@ from protocol.units import MIB
 from protocol.values import UidSet
 from replicator.cli.api.client import FoundFolder, NodeClient, SentMessage
 from replicator.cli.api.connection import RefusedError, UnreachableError
+from replicator.cli.importing.matching import Matching
 from replicator.cli.importing.memory import FolderMemory
+from replicator.cli.importing.numbers import Numbers
 from replicator.cli.importing.results import Failure, FolderResult, StopSign
 from replicator.cli.importing.taking_over import TakingOver
 from replicator.cli.sources import FolderReader, Listing, ReadMessage, SourceFolder, SourceMessage
-from replicator.mail.flags import SYSTEM_FLAGS, is_keyword
+from replicator.mail.flags import MAX_KEYWORDS, SYSTEM_FLAGS, is_keyword
 
 BATCH_MESSAGES, BATCH_BYTES = 64, MIB  # of one request; the node stores them by one entry
 _SYSTEM = frozenset(flag.lower() for flag in SYSTEM_FLAGS)
@@ -49,12 +49,13 @@ class FolderImport:
         keep_memory: Callable[[FolderMemory], None],
         stop: StopSign,
         advance: Advance,
+        expunge: bool,
     ) -> None:
         self.result = FolderResult(folder.name, left=folder.messages)
         self.failures: list[Failure] = []
         self.notes: list[str] = []
-        self.memory = known or FolderMemory(here.mailbox_id, folder.uidvalidity)
-        self._is_known = known is not None
+        self.memory = known or FolderMemory(here.mailbox_id, folder.uidvalidity, here.uidvalidity)
+        self._is_first = not self.memory.taken
         self._keep_memory = keep_memory  # from time to time
         self._stop_all, self._stop = stop, StopSign(stop)
         self._client = client
@@ -62,57 +63,81 @@ class FolderImport:
         self._folder = folder
         self._here = here
         self._advance = advance
-        self._keeps = False  # whether mail has the UIDs of the source here
-        self._contents: dict[str, list[int]] = {}
-        self._uids_here = frozenset[int]()
+        self._expunge = expunge
+        self._numbers = Numbers(client, user, here, folder, self._note)
+        self._matching = Matching({}, (), ())
         self._refused_flags = set[str]()
 
     def run(self, reader: FolderReader) -> None:
         """Import everything. Raises SourceError, UnreachableError, RefusedError."""
-        listing = reader.listing(self.memory.highestmodseq)
-        new = [message for message in listing.messages if message.uid is None or message.uid not in self.memory.taken]
-        self.result.present = max(0, self._folder.messages - len(new))
+        try:
+            self._run(reader)
+        finally:
+            self.memory.uidvalidity_here = self._numbers.here.uidvalidity
+            if self._folder.uidvalidity is not None:
+                self.result.uids_kept = self._numbers.are_kept and not self.memory.moved
+
+    def _run(self, reader: FolderReader) -> None:
+        self._forget_other_uids()
+        since = self._since()
+        self.memory.version = self.memory.highestmodseq = None  # until all is done
+        listing = reader.listing(since, self.memory.taken - self.memory.expunged)
+        new = self._new(listing)
+        if new:
+            contents = self._client.contents(self._user, self._here.name)
+            taken = {*self.memory.flags, *(uid for uid, _ in self.memory.unnumbered.values())}
+            self._matching = Matching(contents, taken, self._named(listing))
+        self._numbers.keep(is_first=self._is_first)
+        new = [message for message in new if not self._has_been_unnumbered(message)]
+        self._save_all(reader, [message for message in new if message.uid is not None])
+        if not self._stop.reason:
+            self._numbers.raise_uidnext(listing.uids)
+            self._check_foreign(listing)
+        self._save_all(reader, [message for message in new if message.uid is None])
+        if not self._stop.reason and not self._is_first and listing.uids is not None:
+            self._take_over(listing, listing.uids)
+        if not (self._stop.reason or self.failures or self.result.left):
+            self.memory.version = self._folder.version
+            self.memory.highestmodseq = self._folder.highestmodseq if listing.uids is not None else None
+
+    def _since(self) -> int | None:
+        """Return the HIGHESTMODSEQ of the last import; None if the source counts anew since, as with a new index."""
+        since, now = self.memory.highestmodseq, self._folder.highestmodseq
+        return since if since is not None and now is not None and since <= now else None
+
+    def _new(self, listing: Listing) -> Sequence[SourceMessage]:
+        """Return what no import has taken, or what one has expunged here and is at the source again."""
+        again = {uid for uid in self.memory.expunged if listing.uids is not None and uid in listing.uids}
+        self.memory.expunged -= again
+        self.memory.taken -= again
+        new = [one for one in listing.messages if one.uid is None or one.uid not in self.memory.taken]
+        self.result.present = sum(uid in self.memory.taken for uid in listing.uids or ())
         self.result.left = len(new)
         self._advance(self.result.present)
-        if new or self._is_known:
-            self._contents = self._client.contents(self._user, self._folder.name)
-            self._uids_here = frozenset(uid for uids in self._contents.values() for uid in uids)
-        self._keeps = self._keep_numbers()
-        self._save_all(reader, [message for message in new if message.uid is not None])
-        self._check_foreign()
-        if self._keeps and self._folder.uidnext is not None and not self._stop.reason:
-            self._client.raise_numbers(self._user, self._folder.name, self._uidnext(listing), 0)
-        self._save_all(reader, [message for message in new if message.uid is None])
-        if self._keeps and self._is_known and listing.uids is not None and not self._stop.reason:
-            self._take_over(listing, listing.uids)
-        self._end(listing)
+        return new
 
-    def _uidnext(self, listing: Listing) -> int:
-        """Return a UIDNEXT above all UIDs of the source: mail may have come since it was looked at."""
-        newest = listing.uids.ranges[-1][1] if listing.uids else 0
-        return max(self._folder.uidnext or 1, newest + 1)
+    def _named(self, listing: Listing) -> frozenset[int]:
+        """Return the UIDs that may name other mails at the source than here."""
+        return frozenset(listing.uids or () if self._here.uidvalidity == self._folder.uidvalidity else ())
 
-    def _keep_numbers(self) -> bool:
-        """Return True if mail has the UIDs of the source here; give an empty folder its numbers."""
-        wanted = self._folder.uidvalidity
-        if wanted is None:
+    def _forget_other_uids(self) -> None:
+        """Forget which UIDs earlier imports have given, if the folder has got another UIDVALIDITY since."""
+        if self.memory.uidvalidity_here != self._here.uidvalidity:
+            self.memory.flags.clear()
+            self.memory.unnumbered.clear()
+
+    def _has_been_unnumbered(self, message: SourceMessage) -> bool:
+        """Return True for mail that an earlier import took before it had a UID; remember the one that it has now."""
+        uid_and_flags = self.memory.unnumbered.get(message.key) if message.key is not None else None
+        if uid_and_flags is None:
             return False
-        if self._here.uidvalidity != wanted and self._here.messages:
-            self.notes.append(f"{self._folder.name}: has had mail here, so what comes gets new UIDs")
-            return False
-        try:
-            if self._here.uidvalidity != wanted:
-                uidvalidity = self._client.keep_uidvalidity(self._user, self._folder.name, wanted)
-                self._here = replace(self._here, uidvalidity=uidvalidity)
-            if self._folder.highestmodseq is not None:
-                self._client.raise_numbers(self._user, self._folder.name, 1, self._folder.highestmodseq)
-        except RefusedError as error:
-            if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-                raise
-            if self._here.uidvalidity == wanted:  # clients would miss changes below the HIGHESTMODSEQ that they know
-                self._client.keep_uidvalidity(self._user, self._folder.name, None)
-            self.notes.append(f"{self._folder.name}: gets new UIDs: {error.detail}")
-            return False
+        if message.uid is not None:
+            uid, flags = uid_and_flags
+            del self.memory.unnumbered[message.key or ""]
+            self._remember(message, flags, uid)
+        self.result.present += 1
+        self.result.left -= 1
+        self._advance(1)
         return True
 
     def _save_all(self, reader: FolderReader, messages: Sequence[SourceMessage]) -> None:
@@ -146,21 +171,13 @@ class FolderImport:
         elif not read.text:
             self.result.empty += 1
             self._done([read])
-        elif (uid := self._present(read)) is not None:
+        elif (uid := self._matching.uid_of(read)) is not None:
             self.result.present += 1
             self._remember(read.message, None, uid)
             self._done([read])
         else:
             return True
         return False
-
-    def _present(self, read: ReadMessage) -> int | None:
-        """Return the UID of a copy of this content in the folder that no other message of the source is."""
-        for text in (read.text, read.former):
-            uids = self._contents.get(hashlib.sha256(text).hexdigest()) if text is not None and self._contents else None
-            if uids:
-                return uids.pop(uids.index(read.message.uid) if read.message.uid in uids else 0)
-        return None
 
     def _save(self, batch: Sequence[ReadMessage]) -> None:
         """Save the messages by one request or, if the node refuses that, one by one: one of them may be the cause.
@@ -172,7 +189,7 @@ class FolderImport:
             return
         new = [self._new_mail(read) for read in batch]
         try:
-            uids = self._client.save_all(self._user, self._folder.name, new)
+            uids = self._client.save_all(self._user, self._here.name, new)
         except RefusedError as error:
             is_full = error.status == HTTPStatus.INSUFFICIENT_STORAGE
             if len(batch) > 1 and (is_full or error.status < HTTPStatus.INTERNAL_SERVER_ERROR):
@@ -181,12 +198,12 @@ class FolderImport:
                 return
             if error.status == HTTPStatus.CONFLICT and (bare := _without_keywords(batch[0])) != batch[0]:
                 self._save([bare])  # mail is worth more than its keywords, of which a folder may have too many
-                self.failures.append(Failure(bare.message.name, f"imported without its keywords: {error.detail}"))
+                self.notes.append(f"{bare.message.name}: imported without its keywords: {error.detail}")
                 return
             self._fail(batch, error.message)
             if is_full:
                 self._stop_all.set(error.message)
-            elif self._keeps and error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            elif self._numbers.are_kept and error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
                 self._stop.set(error.message)
         except UnreachableError as error:
             self._fail(batch, error.message)
@@ -199,71 +216,64 @@ class FolderImport:
         self._keep_memory(self.memory)
 
     def _new_mail(self, read: ReadMessage) -> SentMessage:
-        message = read.message
-        return SentMessage(
-            read.text, self._settable(message.flags), message.received_ms, message.uid if self._keeps else None
-        )
-
-    def _settable(self, flags: frozenset[str]) -> frozenset[str]:
-        """Return the flags without those that no client could set here; say so once for each."""
-        refused = {flag for flag in flags if flag.lower() not in _SYSTEM and not is_keyword(flag)}
-        for flag in sorted(refused - self._refused_flags):
-            self.failures.append(Failure(self._folder.name, f"the flag {flag!r} is left out: no flag of IMAP"))
-        self._refused_flags |= refused
-        return flags - refused
+        message, flags = read.message, _settable(read.message.flags)
+        for flag in sorted(message.flags - flags - self._refused_flags):
+            why = f"more than {MAX_KEYWORDS} keywords" if is_keyword(flag) else "no flag of IMAP"
+            self._note(f"the flag {flag!r} is left out: {why}")
+        self._refused_flags |= message.flags - flags
+        return SentMessage(read.text, flags, message.received_ms, message.uid if self._numbers.are_kept else None)
 
     def _take_over(self, listing: Listing, uids: UidSet) -> None:
-        """Make flags and expunges of the source since the last import here, where nobody has changed the mail."""
-        flags = {one.uid: self._settable(one.flags) for one in listing.messages if one.uid is not None}
-        taking = TakingOver(self._client, self._user, self._here, self.memory)
-        if not uids and self.memory.flags:
-            self.notes.append(f"{self._folder.name}: is empty at the source now; what was imported before stays here")
-            return
-        taking.run(flags, uids)
-        self.result.reflagged, self.result.expunged, self.result.stayed = (
-            taking.reflagged,
-            taking.expunged,
-            taking.stayed,
+        """Make flags of the source here, and expunges if they are asked for, where nobody has changed the mail."""
+        flags = {one.uid: _settable(one.flags) for one in listing.messages if one.uid is not None}
+        work = TakingOver(
+            self._client,
+            self._user,
+            self._numbers.here,
+            memory=self.memory,
+            result=self.result,
+            failures=self.failures,
         )
+        work.take_flags(flags, uids)
+        gone = {uid for uid in self.memory.flags if uid not in uids}
+        if gone and self._expunge and len(gone) * 2 > len(self.memory.flags):
+            reason = f"nothing is expunged: {len(gone)} of {len(self.memory.flags)} mails are gone at the source"
+            self.failures.append(Failure(self._folder.name, f"{reason}, more than half; is it whole?"))
+        elif self._expunge:
+            gone.difference_update(work.expunge(gone))
+        self.memory.gone = self.result.gone = len(gone)
 
     def _remember(self, message: SourceMessage, flags: frozenset[str] | None, uid: int | None) -> None:
         """Remember that a message is here under this UID, and the flags that both sides have, if they are known."""
         if message.uid is None:  # no client has seen it yet
+            if message.key is not None and uid is not None and flags is not None and self._numbers.are_kept:
+                self.memory.unnumbered[message.key] = uid, flags
             return
         self.memory.taken.add(message.uid)
-        if self._keeps and uid == message.uid:
+        if self._numbers.are_kept and uid == message.uid:
             if flags is not None:
                 self.memory.flags[uid] = flags
             return
         self.memory.moved += 1
         # A UID that another import has passed over, since the mail could not be imported, names nothing here.
-        if self._keeps and (message.uid in self._uids_here or message.uid >= self._here.uidnext):
-            self._give_up_uids(message.uid)
+        if self._numbers.are_kept and (message.uid in self._matching.uids_here or message.uid >= self._here.uidnext):
+            self._numbers.give_up(f"other mail has come under UID {message.uid} here")
 
-    def _check_foreign(self) -> None:
-        """Give the UIDs up if mail that has come by another way has one that named other mail at the source."""
-        if not (self._keeps and self._is_known) or self._stop.reason:
+    def _check_foreign(self, listing: Listing) -> None:
+        """Give the UIDs up if mail that has come by another way has one that named other mail at the source.
+
+        What comes from now on gets UIDs above all those of the source.
+        """
+        if not self._numbers.are_kept:
             return
-        below = self._folder.uidnext or 0
-        foreign = [uid for uid in self._uids_here if uid < below and uid not in self.memory.taken]
+        below = self._numbers.uidnext_there(listing.uids)
+        uids = (uid for uids in self._client.contents(self._user, self._here.name).values() for uid in uids)
+        foreign = [uid for uid in uids if uid < below and uid not in self.memory.taken]
         if foreign:
-            self._give_up_uids(min(foreign))
+            self._numbers.give_up(f"other mail has come under UID {min(foreign)} here")
 
-    def _give_up_uids(self, uid: int) -> None:
-        """Give the folder a UIDVALIDITY of its own: a UID names different mails here and at the source."""
-        self._client.keep_uidvalidity(self._user, self._folder.name, None)
-        self._keeps = False
-        self.notes.append(
-            f"{self._folder.name}: mail programs load it anew, because other mail has come under UID {uid} here"
-        )
-
-    def _end(self, listing: Listing) -> None:
-        """Remember what another import may leave out, unless this one has left something out."""
-        is_whole = not (self.failures or self.result.left)
-        self.memory.version = self._folder.version if is_whole else None
-        self.memory.highestmodseq = self._folder.highestmodseq if is_whole and listing.uids is not None else None
-        if self._folder.uidvalidity is not None:
-            self.result.uids_kept = self._keeps and not self.memory.moved
+    def _note(self, text: str) -> None:
+        self.notes.append(f"{self._folder.name}: {text}")
 
     def _fail(self, batch: Sequence[ReadMessage], reason: str) -> None:
         self.failures += [Failure(one.message.name, reason) for one in batch]
@@ -273,6 +283,12 @@ class FolderImport:
     def _done(self, batch: Sequence[ReadMessage]) -> None:
         self.result.left -= len(batch)
         self._advance(len(batch))
+
+
+def _settable(flags: frozenset[str]) -> frozenset[str]:
+    """Return the flags without those that no client could set here, and as many keywords as a folder can have."""
+    keywords = sorted(flag for flag in flags if is_keyword(flag))[:MAX_KEYWORDS]
+    return frozenset([*keywords, *(flag for flag in flags if flag.lower() in _SYSTEM)])
 
 
 def _without_keywords(read: ReadMessage) -> ReadMessage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -20,15 +20,25 @@ class MailImport:
     """Imports with a thread per folder, each with its own connection. The lock guards their shared result."""
 
     def __init__(
-        self, node: NodeUrl, user: str, source: MailSource, *, memory: ImportMemory, stop: StopSign, at_once: int
+        self,
+        node: NodeUrl,
+        user: str,
+        source: MailSource,
+        *,
+        memory: ImportMemory,
+        stop: StopSign,
+        at_once: int,
+        expunge: bool,
     ) -> None:
-        self.result = ImportResult(notes=[*source.notes])
+        failures = [Failure(name, reason) for name, reason in source.unreadable.items()]
+        self.result = ImportResult(failures=failures, notes=[*memory.notes, *source.notes])
         self._node = node
         self._user = user
         self._source = source
         self._memory = memory
         self._stop = stop
         self._at_once = min(at_once, source.readers_max)
+        self._expunge = expunge
         self._lock = threading.Lock()
 
     def run(self, advance: Advance) -> ImportResult:
@@ -38,10 +48,12 @@ class MailImport:
         """
         with NodeClient(self._node) as client:
             known = client.folders(self._user)
-            here = {
-                one.name: FoundFolder(one.name, one.mailbox_id, one.uidvalidity, one.uidnext, one.messages)
+            here = [
+                FoundFolder(one.name, one.mailbox_id, one.uidvalidity, one.uidnext, one.messages)
                 for one in known.folders
-            }
+            ]
+            if not self._memory.begin(here[0].mailbox_id, {one.mailbox_id for one in here}):
+                self.result.notes.append("earlier imports were into another cluster, so all mail is compared anew")
             folders = [(folder, made) for folder in self._source.folders if (made := self._made(client, folder, here))]
             self._subscribe(
                 client, {*known.stray_subscriptions, *(one.name for one in known.folders if one.subscribed)}
@@ -57,10 +69,23 @@ class MailImport:
         self.result.stopped = self._stop.reason
         return self.result
 
-    def _made(self, client: NodeClient, folder: SourceFolder, here: dict[str, FoundFolder]) -> FoundFolder | None:
-        """Return the folder of this name, which is created if necessary; None if the node refuses the name."""
-        if folder.name in here:
-            return here[folder.name]
+    def _made(self, client: NodeClient, folder: SourceFolder, here: Sequence[FoundFolder]) -> FoundFolder | None:
+        """Return the folder of an earlier import or of this name, which is created if necessary; None: there is none.
+
+        What was renamed here goes on there; what was deleted here is not imported again.
+        """
+        known = self._memory.folder(folder.name)
+        if known is not None and known.uidvalidity == folder.uidvalidity and known.has_mail:
+            same = next((one for one in here if one.mailbox_id == known.mailbox_id), None)
+            if same is None:
+                self._note(f"{folder.name}: was deleted here since an earlier import, so its mail does not come again")
+                self.result.folders.append(FolderResult(folder.name, removed=folder.messages))
+            elif same.name != folder.name:
+                self._note(f"{folder.name}: is {same.name!r} here since an earlier import, and goes on there")
+            return same
+        same = next((one for one in here if one.name == folder.name), None)
+        if same is not None:
+            return same
         try:
             return client.make_folder(self._user, folder.name, folder.use)
         except RefusedError as error:
@@ -83,10 +108,11 @@ class MailImport:
 
     def _import_folder(self, folder: SourceFolder, here: FoundFolder, advance: Advance) -> None:
         known = self._known(folder, here)
-        if known is not None and known.version is not None and known.version == folder.version:
+        if known is not None and self._is_unchanged(folder, known):
             kept = None if folder.uidvalidity is None else here.uidvalidity == folder.uidvalidity and not known.moved
             with self._lock:
-                self.result.folders.append(FolderResult(folder.name, kept, present=folder.messages))
+                unchanged = FolderResult(folder.name, kept, present=folder.messages, gone=known.gone)
+                self.result.folders.append(unchanged)
             advance(folder.messages)
             return
         with NodeClient(self._node) as client:
@@ -99,6 +125,7 @@ class MailImport:
                 keep_memory=lambda memory: self._remember(partial(self._memory.keep_at_times, folder.name, memory)),
                 stop=self._stop,
                 advance=advance,
+                expunge=self._expunge,
             )
             try:
                 if not self._stop.reason:
@@ -127,8 +154,15 @@ class MailImport:
         try:
             keep()
         except OSError as error:
-            with self._lock:
-                self.result.notes.append(f"{error.filename}: {error.strerror}; another import will take longer")
+            self._note(f"{error.filename}: {error.strerror}; another import will take longer")
+
+    def _is_unchanged(self, folder: SourceFolder, known: FolderMemory) -> bool:
+        """Return True if nothing is to be done."""
+        return known.version is not None and known.version == folder.version and not (known.gone and self._expunge)
+
+    def _note(self, text: str) -> None:
+        with self._lock:
+            self.result.notes.append(text)
 
     def _known(self, folder: SourceFolder, here: FoundFolder) -> FolderMemory | None:
         """Return what earlier imports have taken, if these are still the same folders."""

@@ -1,7 +1,8 @@
 """Imports for a list of users, several at once.
 
 A line of the list is a user and a path or URL, separated by white space; empty lines and those that begin with `#` do
-not count. A user whose source cannot be read is told at the end, and the others are imported.
+not count. Every line is checked before anything begins. A user whose source cannot be read is told at the end, and the
+others are imported.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from replicator.cli.importing.results import ImportResult, StopSign
+from replicator.cli.importing.sources import check_named
 
 LINE_CHARS_MAX, LINES_MAX = 5000, 1_000_000
 
@@ -32,7 +34,7 @@ class UserListError(Exception):
 def read_user_list(file: Path) -> list[Wanted]:
     """Return the users of a list. Raises UserListError, OSError."""
     wanted, seen = list[Wanted](), dict[tuple[str, str], int]()
-    with file.open(encoding="utf-8", errors="surrogateescape") as lines:
+    with file.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
         for number, line in enumerate(lines, 1):
             if number > LINES_MAX or len(line) > LINE_CHARS_MAX:
                 raise UserListError(
@@ -44,6 +46,10 @@ def read_user_list(file: Path) -> list[Wanted]:
             if len(words) != 2:
                 raise UserListError(f"{file}, line {number}: not a user and a path or URL, such as `alice /mail/alice`")
             one = Wanted(words[0], words[1].rstrip())
+            try:
+                check_named(one.user, one.place)
+            except ValueError as error:
+                raise UserListError(f"{file}, line {number}: {error}") from None
             if (one.user, one.place) in seen:
                 raise UserListError(f"{file}, line {number}: the same as line {seen[one.user, one.place]}")
             seen[one.user, one.place] = number

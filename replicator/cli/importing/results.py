@@ -36,7 +36,8 @@ class FolderResult:
 
     `uids_kept`: its mail has the UIDs and the UIDVALIDITY of the source, None: that tells none. `reflagged` and
     `expunged` follow what happened at the source since an earlier import; `stayed` did not, since the message was
-    changed here. `left`: not tried.
+    changed here. `gone`: there no more, and kept here. `removed`: the
+    folder was deleted here since an earlier import. `left`: not tried.
     """
 
     name: str
@@ -47,6 +48,8 @@ class FolderResult:
     reflagged: int = 0
     expunged: int = 0
     stayed: int = 0
+    gone: int = 0
+    removed: int = 0
     failed: int = 0
     left: int = 0
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from replicator.cli.sources import MailSource, SourceError, read_account, read_source
-from replicator.cli.sources.imap.urls import is_imap_url, parse_imap_url
+from replicator.cli.sources.imap.urls import is_imap_url, name_of_url, parse_imap_url
 
 PASSWORD_BYTES_MAX = 4096
 
@@ -46,9 +46,16 @@ def source_at(place: str, folder: str, credentials: Credentials) -> MailSource:
 
 def place_name(place: str) -> str:
     """Return the name of a place by which its memory is kept: whole, and without a password."""
-    if not is_imap_url(place):
-        return os.path.realpath(place)
+    return name_of_url(place) if is_imap_url(place) else os.path.realpath(place)
+
+
+def check_named(user: str, place: str) -> None:
+    """Check that these can be a user, and a path or URL. Raises ValueError, whose text quotes nothing of them."""
     try:
-        return str(parse_imap_url(place))
-    except ValueError:
-        return place
+        user.encode()
+    except UnicodeEncodeError:
+        raise ValueError("the user's name is not UTF-8") from None
+    if is_imap_url(place):
+        parse_imap_url(place)
+    elif "\0" in place:
+        raise ValueError("a path has no NUL")

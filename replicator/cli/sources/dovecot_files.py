@@ -9,7 +9,6 @@ import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from string import ascii_lowercase
 from typing import Final
 
@@ -47,15 +46,12 @@ class UidList:
     uids: Mapping[str, int] = field(repr=False)
 
 
-def read_uidlist(file: Path) -> UidList | None:
-    """Return a folder's UIDs, from `dovecot-uidlist` of version 1 or 3; None if there are none.
+def parse_uidlist(content: bytes) -> UidList:
+    """Return a folder's UIDs, from a `dovecot-uidlist` of version 1 or 3.
 
-    A last line without an end is one that Dovecot is writing. Raises BrokenFileError, OSError.
+    A last line without an end is one that Dovecot is writing. Raises BrokenFileError.
     """
-    try:
-        head, *lines = file.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return None
+    head, *lines = content.split(b"\n")
     if found := _HEAD_1.fullmatch(head):
         numbers, parse = (int(found[1]), int(found[2])), _line_1
     elif found := _HEAD_3.fullmatch(head):
@@ -75,50 +71,40 @@ def read_uidlist(file: Path) -> UidList | None:
     return UidList(uidvalidity, max(uidnext, last + 1), uids)
 
 
-def read_keywords(file: Path) -> Mapping[str, str]:
-    """Return letter -> keyword, from lines `0 keyword`. Raises OSError."""
-    if not file.is_file():
-        return {}
+def parse_keywords(content: bytes) -> Mapping[str, str]:
+    """Return letter -> keyword, from lines `0 keyword` of a `dovecot-keywords`."""
     keywords = {}
-    for line in file.read_text("utf-8", "replace").splitlines():
+    for line in content.decode("utf-8", "replace").splitlines():
         number, _, keyword = line.partition(" ")
         if number.isdecimal() and int(number) < KEYWORDS_MAX and keyword:
             keywords[ascii_lowercase[int(number)]] = keyword
     return keywords
 
 
-def read_subscriptions(file: Path, separator: bytes) -> Sequence[Sequence[bytes]] | None:
-    """Return the levels of the names of `subscriptions`, of either version; None if there is no such file.
+def parse_subscriptions(content: bytes, separator: bytes) -> Sequence[Sequence[bytes]]:
+    """Return the levels of the names in a `subscriptions` of either version.
 
-    `separator` is that of the names in version 1: that of the directories. Raises OSError.
+    `separator` is that of the names in version 1: that of the directories.
     """
-    try:
-        lines = file.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return None
+    lines = content.split(b"\n")
     if lines[0].startswith(b"V\t"):
         return [[_ESCAPED.sub(_unescaped, level) for level in line.split(b"\t")] for line in lines[1:] if line]
     return [line.split(separator) for line in lines if line]
 
 
-def highest_modseq(file: Path) -> int | None:
-    """Return a number that no MODSEQ of a folder exceeds, from the folder's log; None if that is not here.
+def highest_modseq(log: bytes) -> int | None:
+    """Return a number that no MODSEQ of a folder exceeds, from its `dovecot.index.log`; None if that makes no sense.
 
     The log's beginning tells the MODSEQ before it. How far it has come since is bounded by its length, and a
-    HIGHESTMODSEQ that is too high costs a client nothing. Raises OSError.
+    HIGHESTMODSEQ that is too high costs a client nothing.
     """
-    try:
-        with file.open("rb") as log:
-            head = log.read(_LOG_HEAD.size)
-            size = log.seek(0, 2)
-    except FileNotFoundError:
-        return None
+    head = log[: _LOG_HEAD.size]
     if len(head) < _LOG_HEAD.size:
         return None
     major, _, head_size, *_, initial = _LOG_HEAD.unpack(head)
     if major != _LOG_MAJOR or head_size < _LOG_HEAD.size:
         return None
-    highest = int(max(1, initial)) + size // _LOG_RECORD_BYTES
+    highest = int(max(1, initial)) + len(log) // _LOG_RECORD_BYTES
     return highest if highest <= _MODSEQ_MAX else None
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from protocol.values import UidSet
 from replicator.cli.sources.message import FolderReader, Listing, ReadMessage, SourceFolder, SourceMessage
@@ -15,15 +15,16 @@ Read = Callable[[SourceMessage], ReadMessage]
 
 @dataclass(frozen=True, slots=True)
 class LocalFolder:
-    """The messages of a folder, and how one of them is read."""
+    """The messages of a folder, whether it tells UIDs, and how one of them is read."""
 
     messages: Sequence[SourceMessage]
     read: Read
+    has_uids: bool = False
 
-    def listing(self, since: int | None) -> Listing:  # noqa: ARG002 - files tell no times of changes
+    def listing(self, since: int | None = None, taken: Collection[int] = ()) -> Listing:  # noqa: ARG002 - tells all
         """See `FolderReader`."""
-        uids = [message.uid for message in self.messages if message.uid is not None]
-        return Listing(self.messages, UidSet.of(uids) if uids else None)
+        uids = UidSet.of(message.uid for message in self.messages if message.uid is not None)
+        return Listing(self.messages, uids if self.has_uids else None)
 
     def texts(self, messages: Iterable[SourceMessage]) -> Iterator[ReadMessage]:
         """See `FolderReader`."""
@@ -43,6 +44,7 @@ class LocalSource:
     subscriptions: Sequence[str] | None = None
     notes: Sequence[str] = ()
     readers_max: int = 8
+    unreadable: Mapping[str, str] = field(default_factory=dict)
 
     @contextmanager
     def open(self, folder: SourceFolder) -> Iterator[FolderReader]:

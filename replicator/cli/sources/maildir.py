@@ -8,9 +8,9 @@ a file that is not in it has none yet.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,15 +24,16 @@ from replicator.cli.sources.dovecot_files import (
     BrokenFileError,
     UidList,
     highest_modseq,
-    read_keywords,
-    read_subscriptions,
-    read_uidlist,
+    parse_keywords,
+    parse_subscriptions,
+    parse_uidlist,
 )
 from replicator.cli.sources.local import LocalFolder, LocalSource
 from replicator.cli.sources.maildir_folders import PARTS, directories, separator
 from replicator.cli.sources.message import ReadMessage, SourceFolder, SourceMessage, with_crlf
 from replicator.cli.sources.names import below, folder_name
-from replicator.mail.mailstore import INBOX
+from replicator.cli.sources.own_files import OwnFiles
+from replicator.mail.mailstore import INBOX, MESSAGE_BYTES_MAX
 
 FLAGS: Mapping[str, str] = {
     "D": "\\Draft",
@@ -52,21 +53,34 @@ def read_maildir(path: Path, folder: str) -> LocalSource:
     Those are created below `folder`, unless it is INBOX. Raises OSError.
     """
     read = dict[str, _Directory]()
-    notes = list[str]()
+    notes, unreadable = list[str](), dict[str, str]()
+    files = OwnFiles(path)
     for directory in directories(path):
         name = below(folder, folder_name(directory.levels) if directory.levels else INBOX)
-        found = _Directory(directory.path)
+        if directory.is_link:
+            unreadable[str(directory.path)] = "a link, which may lead to somebody else's mail; import it by itself"
+            continue
+        try:
+            found = _Directory(directory.path, files)
+        except OSError as error:
+            unreadable[str(error.filename or directory.path)] = error.strerror or str(error)
+            continue
         if name in read:
             notes.append(f"{directory.path}: {read[name].path} has the name {name!r} already; their mail goes together")
             read[name].join(found)
         else:
             read[name] = found
-    subscribed = read_subscriptions(path / SUBSCRIPTIONS, separator(path))
+    try:
+        subscribed = _subscribed(files, path)
+    except OSError as error:
+        unreadable[str(path / SUBSCRIPTIONS)] = error.strerror or str(error)
+        subscribed = None
     return LocalSource(
-        {name: LocalFolder(one.in_order(), one.read) for name, one in read.items()},
+        {name: LocalFolder(one.in_order(), one.read, has_uids=one.uids is not None) for name, one in read.items()},
         [one.folder(name) for name, one in read.items()],
         None if subscribed is None else [below(folder, folder_name(levels)) for levels in subscribed],
         [*notes, *(note for one in read.values() for note in one.notes)],
+        unreadable=unreadable,
     )
 
 
@@ -77,18 +91,26 @@ def parse_flags(file_name: str, keywords: Mapping[str, str]) -> frozenset[str]:
     return frozenset(known[letter] for letter in letters if letter in known)
 
 
+def _subscribed(files: OwnFiles, path: Path) -> Sequence[Sequence[bytes]] | None:
+    content = files.read_if_there(path / SUBSCRIPTIONS)
+    return None if content is None else parse_subscriptions(content, separator(path))
+
+
 @dataclass(slots=True)
 class _Directory:
     """The directory of a folder, as far as it has been read."""
 
     path: Path
+    files: OwnFiles
     notes: list[str] = field(default_factory=list)
     messages: list[SourceMessage] = field(init=False)
     uids: UidList | None = field(init=False)
-    _moved: dict[str, str] = field(default_factory=dict)  # files that have another name by now
+    modseq: int | None = field(init=False)
+    _looks: dict[Path, dict[str, str]] = field(default_factory=dict)  # by directory: files by their names without flags
 
     def __post_init__(self) -> None:
         self.uids = self._uid_list()
+        self.modseq = highest_modseq(self.files.read_if_there(self.path / INDEX_LOG) or b"")
         self.messages = list(self._listed())
         lost = len(self.uids.uids) - sum(one.uid is not None for one in self.messages) if self.uids else 0
         if lost:
@@ -99,16 +121,17 @@ class _Directory:
         messages = [*self.messages, *other.messages]
         self.messages = [replace(one, uid=None) for one in messages]
         self.uids = None
+        self.notes += other.notes
 
     def folder(self, name: str) -> SourceFolder:
-        """Return what there is to know of the folder. Raises OSError."""
+        """Return what there is to know of the folder."""
         return SourceFolder(
             name,
             str(self.path),
             len(self.messages),
             self.uids.uidvalidity if self.uids else None,
             self.uids.uidnext if self.uids else None,
-            highest_modseq(self.path / INDEX_LOG) if self.uids else None,
+            self.modseq if self.uids else None,
             version=self._version(),
         )
 
@@ -122,30 +145,39 @@ class _Directory:
     def read(self, message: SourceMessage) -> ReadMessage:
         """Return a message, even if a mail program has changed its flags meanwhile. Raises OSError."""
         try:
-            text = Path(message.name).read_bytes()
+            text = self.files.read(message.name, MESSAGE_BYTES_MAX)
         except FileNotFoundError:
-            base = _base(Path(message.name).name)
-            if base not in self._moved:
-                self._moved = {
-                    _base(entry.name): entry.path for entry in os.scandir(Path(message.name).parents[1] / "cur")
-                }
-            if base not in self._moved:
-                raise
-            text = Path(self._moved[base]).read_bytes()
+            text = self.files.read(self._name_now(message), MESSAGE_BYTES_MAX)
         if text.startswith(GZIP):
             return ReadMessage(message, error="compressed by a plugin of Dovecot's; import this mailbox by imap://")
         return ReadMessage(message, with_crlf(text))
 
+    def _name_now(self, message: SourceMessage) -> str:
+        """Return the path of a file that has another name by now. Raises OSError if it is gone.
+
+        One look serves for all files that are gone, however many.
+        """
+        folder, base = Path(message.name).parents[1], _base(Path(message.name).name)
+        look = self._looks.get(folder)
+        if look is None or (base in look and not Path(look[base]).exists()):
+            look = self._looks[folder] = {_base(entry.name): entry.path for entry in os.scandir(folder / "cur")}
+        if base not in look:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), message.name)
+        return look[base]
+
     def _uid_list(self) -> UidList | None:
+        content = self.files.read_if_there(self.path / UIDLIST)
+        if content is None:
+            return None
         try:
-            return read_uidlist(self.path / UIDLIST)
+            return parse_uidlist(content)
         except BrokenFileError as error:
             self.notes.append(f"{self.path / UIDLIST}: {error}; the folder's mail gets new UIDs")
             return None
 
     def _listed(self) -> Iterator[SourceMessage]:
         """Yield the messages. A file that is renamed meanwhile may be missed, so what is missing is sought twice."""
-        keywords = read_keywords(self.path / KEYWORDS)
+        keywords = parse_keywords(self.files.read_if_there(self.path / KEYWORDS) or b"")
         uids = dict(self.uids.uids) if self.uids else {}
         found = dict[tuple[str, int], SourceMessage]()
         for _ in range(2):
@@ -153,35 +185,27 @@ class _Directory:
             if is_whole and uids.keys() <= {base for base, _ in found}:
                 break
         for (base, _), message in found.items():
-            yield replace(message, uid=uids.pop(base, None))  # a second file of this name has none
+            yield replace(message, uid=uids.pop(base, None), key=base)  # a second file of this name has no UID
 
     def _look(self, found: dict[tuple[str, int], SourceMessage], keywords: Mapping[str, str]) -> bool:
         """Find files, by their names without flags and their inodes; return False if some vanished meanwhile."""
         is_whole = True
         for part in PARTS:
+            if not (self.path / part).is_dir():
+                continue
             for entry in os.scandir(self.path / part):
                 if entry.name.startswith("."):
                     continue
                 try:
-                    status = entry.stat()
+                    status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     is_whole = False
-                    if entry.is_symlink():
-                        self._note(entry)
                     continue
-                if stat.S_ISREG(status.st_mode):
-                    flags = parse_flags(entry.name, keywords) if part == "cur" else frozenset[str]()
-                    received_ms = status.st_mtime_ns // 1_000_000
-                    message = SourceMessage(entry.path, flags, received_ms, size_bytes=status.st_size)
-                    found[_base(entry.name), entry.inode()] = message
-                else:
-                    self._note(entry)
+                flags = parse_flags(entry.name, keywords) if part == "cur" else frozenset[str]()
+                received_ms = status.st_mtime_ns // 1_000_000
+                message = SourceMessage(entry.path, flags, received_ms, size_bytes=status.st_size)
+                found[_base(entry.name), entry.inode()] = message
         return is_whole
-
-    def _note(self, entry: os.DirEntry[str]) -> None:
-        note = f"{entry.path}: no file; left out"
-        if note not in self.notes:
-            self.notes.append(note)
 
     def _version(self) -> str:
         digest = hashlib.sha256(f"{self.uids and (self.uids.uidvalidity, self.uids.uidnext)}".encode())

@@ -19,10 +19,14 @@ PLUS_SEPARATOR, FS_SEPARATOR = b".", b"/"
 
 
 class Directory(NamedTuple):
-    """A folder's directory, and the levels of its name as they are written there; the Maildir itself has none."""
+    """A folder's directory, and the levels of its name as they are written there; the Maildir itself has none.
+
+    `is_link`: it, or its `cur` or `new`, is a link, which is not followed: it may lead to somebody else's mail.
+    """
 
     path: Path
     levels: tuple[bytes, ...]
+    is_link: bool = False
 
 
 def is_maildir(path: Path) -> bool:
@@ -35,33 +39,31 @@ def is_maildir(path: Path) -> bool:
 def directories(path: Path) -> Iterator[Directory]:
     """Yield the directories of the folders, each one before those below it. Raises OSError."""
     if _is_folder(path):
-        yield Directory(path, ())
+        yield Directory(path, (), _has_link(path))
     for child in _children(path):
         if child.name.startswith(".") and (child / "cur").is_dir():
-            yield Directory(child, tuple(os.fsencode(child.name[1:]).split(PLUS_SEPARATOR)))
-    yield from _below(path, (), {_identity(path)})
+            levels = tuple(os.fsencode(child.name[1:]).split(PLUS_SEPARATOR))
+            yield Directory(child, levels, child.is_symlink() or _has_link(child))
+    yield from _below(path, ())
 
 
 def separator(path: Path) -> bytes:
     """Return what separates levels in lists of the Maildir's folders. Raises OSError."""
-    return FS_SEPARATOR if next(_below(path, (), {_identity(path)}), None) is not None else PLUS_SEPARATOR
+    return FS_SEPARATOR if next(_below(path, ()), None) is not None else PLUS_SEPARATOR
 
 
-def _below(path: Path, levels: tuple[bytes, ...], seen: set[tuple[int, int]]) -> Iterator[Directory]:
+def _below(path: Path, levels: tuple[bytes, ...]) -> Iterator[Directory]:
     """Yield the folders of LAYOUT=fs below a directory; a directory without mail may have some below it."""
     if len(levels) == MAX_LEVELS:
         return
     for child in _children(path):
         if child.name.startswith(".") or child.name in NO_FOLDERS:
             continue
-        identity = _identity(child)
-        if identity in seen:  # a link to where we have been
-            continue
-        seen.add(identity)
-        found = (*levels, os.fsencode(child.name))
+        found, is_link = (*levels, os.fsencode(child.name)), child.is_symlink()
         if _is_folder(child):
-            yield Directory(child, found)
-        yield from _below(child, found, seen)
+            yield Directory(child, found, is_link or _has_link(child))
+        if not is_link:
+            yield from _below(child, found)
 
 
 def _children(path: Path) -> list[Path]:
@@ -72,6 +74,5 @@ def _is_folder(path: Path) -> bool:
     return all((path / part).is_dir() for part in PARTS)
 
 
-def _identity(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_dev, status.st_ino
+def _has_link(path: Path) -> bool:
+    return any((path / part).is_symlink() for part in PARTS)

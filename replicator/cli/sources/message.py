@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from protocol.values import UidSet
-
-_BARE_LF = re.compile(rb"(?<!\r)\n")
 
 
 class SourceError(Exception):
@@ -21,14 +18,15 @@ class SourceError(Exception):
 class SourceMessage:
     """One message of a folder.
 
-    `name` tells its location, for people; `uid` is the one by which clients know it, if the source tells; `place` is
-    its number in a file of many; `size_bytes` is roughly right.
+    `name` tells its location, for people; `uid` is the one by which clients know it, if the source tells; `key` names
+    it before it has a UID, and after; `place` is its number in a file of many; `size_bytes` is roughly right.
     """
 
     name: str
     flags: frozenset[str]
     received_ms: int | None
     uid: int | None = None
+    key: str | None = None
     place: int = 0
     size_bytes: int = 0
 
@@ -54,7 +52,7 @@ class SourceFolder:
 class Listing(NamedTuple):
     """Messages of a folder in the order of their import, and the UIDs of all; None: the source tells no UIDs.
 
-    `messages` may lack those that were there at an earlier time and have not changed since.
+    `messages` may lack some that were taken at an earlier time and have not changed since.
     """
 
     messages: Sequence[SourceMessage]
@@ -76,9 +74,10 @@ class ReadMessage(NamedTuple):
 class FolderReader(Protocol):
     """A folder that is being read, by one thread at a time."""
 
-    def listing(self, since: int | None) -> Listing:
-        """Return the folder's messages or, where the source can tell, those that have changed since a HIGHESTMODSEQ.
+    def listing(self, since: int | None = None, taken: Collection[int] = ()) -> Listing:
+        """Return the folder's messages; of those with UIDs in `taken`, only what has changed since a HIGHESTMODSEQ.
 
+        A source that cannot tell changes returns all.
         Raises SourceError.
         """
         ...
@@ -91,7 +90,8 @@ class FolderReader(Protocol):
 class MailSource(Protocol):
     """A user's mail elsewhere. `notes` tell people what the source has and nobody can take, or was mended.
 
-    `subscriptions`: names, with or without a folder; None: the source tells none.
+    `unreadable`: folders that cannot be read, and why. `subscriptions`: names, with or without a folder; None: the
+    source tells none.
     """
 
     @property
@@ -102,6 +102,11 @@ class MailSource(Protocol):
     @property
     def subscriptions(self) -> Sequence[str] | None:
         """Names of folders."""
+        ...
+
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """Reasons, by folders."""
         ...
 
     @property
@@ -125,4 +130,4 @@ class MailSource(Protocol):
 
 def with_crlf(text: bytes) -> bytes:
     """Return a text with CRLF line ends (RFC 5322 section 2.1)."""
-    return _BARE_LF.sub(b"\r\n", text)
+    return text.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")

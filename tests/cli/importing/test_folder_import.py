@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import shutil
 import struct
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,35 +15,10 @@ from replicator.errors import UnavailableError
 from replicator.http import server as http_server
 from replicator.mail.mailstore import NewMessage
 from tests.cli.conftest import Invoke
+from tests.cli.importing.imports import imported, numbered, uids, write_list
 from tests.cli.served_node import ServedNode
 from tests.cli.sources.mail_files import FROM, make_maildir, put
 from tests.one_node import failing, nothing
-
-UIDVALIDITY = 1_600_000_001
-
-
-def numbered(root: Path, uids: list[int], uidnext: int) -> Path:
-    """Write a Maildir with these UIDs; the mail `n` has the UID n and was received in second n."""
-    make_maildir(root)
-    for uid in uids:
-        put(root / "cur", f"{uid}:2,S", b"Subject: %d\n\nx\n" % uid, mtime_s=1000 + uid)
-    write_list(root, uids, uidnext)
-    return root
-
-
-def write_list(root: Path, uids: list[int], uidnext: int) -> None:
-    lines = "".join(f"{uid} :{uid}\n" for uid in uids)
-    put(root, "dovecot-uidlist", f"3 V{UIDVALIDITY} N{uidnext} Gx\n{lines}".encode())
-
-
-def imported(served: ServedNode, invoke: Invoke, place: Path, code: int = 0) -> Any:
-    result = invoke("import", "alice", place, "--url", served.url, "--json")
-    assert result.exit_code == code, result.stderr
-    return json.loads(result.stdout)
-
-
-def uids(served: ServedNode) -> list[int]:
-    return [message.uid for message in served.messages("alice", "INBOX")]
 
 
 def test_uids_stay_and_mail_without_one_comes_after_all(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
@@ -121,18 +97,50 @@ def test_source_that_is_empty_now_empties_nothing(served: ServedNode, invoke: In
     for file in (root / "cur").iterdir():
         file.unlink()
     result = imported(served, invoke, root)
-    assert (result["expunged"], uids(served)) == (0, [1, 2, 3])
+    assert (result["expunged"], result["gone"], uids(served)) == (0, 3, [1, 2, 3])
 
 
-def test_memory_that_is_broken_or_gone_costs_time_only(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+def test_memory_that_is_broken_is_put_aside_and_told(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
     root = numbered(tmp_path / "Maildir", [1, 2, 3], 4)
     imported(served, invoke, root)
-    [file] = (tmp_path / "state" / "replicator" / "imports").iterdir()
-    for content in (b"", b"{}", b"[]", b'{"folders": {"INBOX": 5}, "subscriptions": []}', b"\xff"):
+    [file] = (tmp_path / "state" / "replicator" / "imports").glob("*.json")
+    broken = (b"", b"{}", b"[]", b'{"folders": {"INBOX": 5}, "subscriptions": []}', b"\xff", b"[" * 100_000)
+    for content in broken:
         file.write_bytes(content)
         result = imported(served, invoke, root)
         assert (result["present"], result["folders"][0]["uids_kept"]) == (3, True)
+        assert file.with_suffix(".broken").read_bytes() == content
+        assert f"{file.with_suffix('.broken')}: makes no sense" in result["notes"][0]
+    file.unlink()
+    result = imported(served, invoke, root)
+    assert (result["present"], result["notes"]) == (3, [])
     assert uids(served) == [1, 2, 3]
+
+
+def test_second_import_at_the_same_time_is_refused(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    root = numbered(tmp_path / "Maildir", [1, 2, 3], 4)
+    imported(served, invoke, root)
+    [lock] = (tmp_path / "state" / "replicator" / "imports").glob("*.lock")
+    users = put(tmp_path, "users", f"alice {root}\nbob {root}\n".encode())
+    with lock.open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        result = invoke("import", "alice", root, "--url", served.url)
+        assert (result.exit_code, "another import of this source is running" in result.stderr) == (1, True)
+        told = json.loads(invoke("import", "--users", users, "--url", served.url, "--json").stdout)
+        assert [bool(one["stopped"]) for one in told] == [True, False]
+    assert imported(served, invoke, root)["present"] == 3
+
+
+def test_source_without_a_modseq_leaves_clients_of_the_old_server_none_above(
+    served: ServedNode, invoke: Invoke, tmp_path: Path
+) -> None:
+    imported(served, invoke, numbered(tmp_path / "Maildir", [1], 2))
+
+    async def check() -> None:
+        status = await served.mail.status(await served.mail.folder("alice", "INBOX"))
+        assert status.highestmodseq >= 2**32
+
+    served.run(check)
 
 
 def test_mbox_of_an_earlier_version_is_not_imported_again(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
@@ -168,19 +176,78 @@ def test_mail_comes_without_its_keywords_where_the_folder_has_too_many(
     fields = [f"X-Keywords: {' '.join(f'word{at}' for at in range(start, start + 60))}" for start in (0, 60, 30)]
     mails = [FROM + f"{field}\nStatus: R\n\n{at}\n\n".encode() for at, field in enumerate(fields)]
     imported(served, invoke, put(tmp_path, "mbox", mails[0]))
-    result = imported(served, invoke, put(tmp_path, "mbox", b"".join(mails)), code=1)
-    assert (result["imported"], result["left"]) == (2, 0)
-    [failure] = result["failures"]
-    assert failure["message"].endswith("mbox, message 2")
-    assert failure["reason"].startswith("imported without its keywords: a mailbox may have 100 keywords")
+    result = imported(served, invoke, put(tmp_path, "mbox", b"".join(mails)))
+    assert (result["imported"], result["left"], result["failures"]) == (2, 0, [])
+    [note] = result["notes"]
+    assert "mbox, message 2: imported without its keywords: a mailbox may have 100 keywords" in note
     assert [len(message.flags) for message in served.messages("alice", "INBOX")] == [61, 1, 61]
 
 
-def test_folder_whose_modseq_cannot_be_kept_gets_new_uids(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+def test_folder_keeps_uids_without_a_modseq_that_is_too_high(
+    served: ServedNode, invoke: Invoke, tmp_path: Path
+) -> None:
     root = numbered(tmp_path / "Maildir", [5, 6], 9)
     put(root, "dovecot.index.log", struct.pack("<BBHIIIIIQ", 1, 3, 40, 7, 1, 0, 0, 0, 2**61))
     result = imported(served, invoke, root)
-    assert (result["imported"], result["folders"][0]["uids_kept"]) == (2, False)
-    assert "INBOX: gets new UIDs: " in result["notes"][0]
-    listed = json.loads(invoke("mailbox", "list", "alice", "--json", "--url", served.url).stdout)
-    assert listed["folders"][0]["uidvalidity"] != UIDVALIDITY
+    assert (result["imported"], result["folders"][0]["uids_kept"]) == (2, True)
+    assert "INBOX: HIGHESTMODSEQ is not kept: " in result["notes"][0]
+    assert uids(served) == [5, 6]
+
+
+@pytest.mark.parametrize(("uidnext", "is_kept"), [(6, False), (3, True)])
+def test_uid_of_mail_that_the_source_has_expunged_may_name_no_other(
+    served: ServedNode, invoke: Invoke, tmp_path: Path, uidnext: int, *, is_kept: bool
+) -> None:
+    root = numbered(tmp_path / "Maildir", [1, 2], 3)
+    imported(served, invoke, root)
+
+    async def deliver() -> None:
+        await served.mail.deliver("alice", NewMessage(b"by another way"))
+
+    served.run(deliver)
+    assert uids(served) == [1, 2, 3]
+    (root / "cur" / "1:2,S").rename(root / "cur" / "1:2,SF")
+    write_list(root, [1, 2], uidnext)  # 6: mail came and went there
+    result = imported(served, invoke, root)
+    assert result["folders"][0]["uids_kept"] == is_kept
+    assert bool(result["notes"]) == (not is_kept)
+    assert uids(served) == [1, 2, 3]
+
+
+def test_uids_at_the_end_of_all_are_not_kept(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    forged = FROM + b"X-IMAPbase: 5 4294967290\nX-UID: 3\n\none\n\n" + FROM + b"X-UID: 4294967280\n\ntwo\n\n"
+    result = imported(served, invoke, put(tmp_path, "mbox", forged + FROM + b"a: b\n\nthree\n\n"))
+    assert (result["imported"], result["failures"], result["folders"][0]["uids_kept"]) == (3, [], False)
+    assert max(uids(served)) < 2**31
+    forged = FROM + b"X-IMAPbase: 5 4294967290\nX-UID: 3\n\none\n\n" + FROM + b"a: b\n\nthree\n\n"
+    again = invoke("import", "bob", put(tmp_path, "mbox2", forged), "--url", served.url, "--json")
+    told = json.loads(again.stdout)
+    assert (again.exit_code, told["imported"], told["folders"][0]["uids_kept"]) == (0, 2, False)
+    assert "mail programs load it anew" in told["notes"][1]
+
+
+def test_twins_of_which_one_is_expunged_here_keep_their_uids_without_a_memory(
+    served: ServedNode, invoke: Invoke, tmp_path: Path
+) -> None:
+    root = numbered(tmp_path / "Maildir", [5, 9], 10)
+    for uid in (5, 9):
+        put(root / "cur", f"{uid}:2,S", b"twin\n")
+    imported(served, invoke, root)
+
+    async def expunge() -> None:
+        view = await served.mail.open_mailbox(await served.mail.folder("alice", "INBOX"))
+        await served.mail.expunge(view, UidSet.of([5]))
+
+    served.run(expunge)
+    shutil.rmtree(tmp_path / "state")
+    result = imported(served, invoke, root)
+    assert (result["imported"], result["notes"], uids(served)) == (1, [], [9, 10])
+
+
+def test_flag_that_is_none_is_told_once(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    root = numbered(tmp_path / "Maildir", [1], 2)
+    put(root, "dovecot-keywords", b"0 (no)flag\n")
+    (root / "cur" / "1:2,S").rename(root / "cur" / "1:2,Sa")
+    result = imported(served, invoke, root)
+    assert (result["failures"], result["notes"]) == ([], ["INBOX: the flag '(no)flag' is left out: no flag of IMAP"])
+    assert imported(served, invoke, root)["notes"] == []

@@ -26,10 +26,56 @@ def test_list_has_users_and_places(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("line", [b"alice", b"alice ", b"bob /mail/bob", b"x" * 6000])
+WRONG_URLS = [
+    b"imaps://bob@old..example.org",
+    b"imap://b\xffb@127.0.0.1",
+    b"imaps://carol:se/cret#pw@old.example.org",
+    b"imaps://carol:12/secret@old.example.org",
+    "imaps://carol:secret℀@old.example.org".encode(),
+    b"imaps://carol:secret%FF@old.example.org",
+    b"imaps://carol:secret?@old.example.org",
+]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"alice",
+        b"alice ",
+        b"bob /mail/bob",
+        b"x" * 6000,
+        b"b\xffb /mail/bob",
+        b"alice /mail/\0",
+        *(b"alice " + url for url in WRONG_URLS),
+    ],
+)
 def test_wrong_line_is_named(tmp_path: Path, line: bytes) -> None:
-    with pytest.raises(UserListError, match="line 2"):
+    with pytest.raises(UserListError, match="line 2") as refused:
         read_user_list(put(tmp_path, "users", b"bob /mail/bob\n" + line + b"\n"))
+    assert not {"se", "cret", "secret", "pw", "12"} & {*str(refused.value).replace("'", " ").split()}
+    assert "secret" not in str(refused.value)
+
+
+def test_wrong_line_ends_the_command_before_anything_begins(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    mbox = put(tmp_path, "mbox", FROM + b"a: b\n\ntwo\n\n")
+    lines = f"alice {mbox}\nbob ".encode() + WRONG_URLS[0] + b"\n"
+    result = invoke("import", "--users", put(tmp_path, "users", lines), "--url", served.url)
+    assert (result.exit_code, "users, line 2: not of the form" in result.output) == (2, True)
+    assert served.bodies("alice", "INBOX") == []
+
+
+def test_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
+    assert read_user_list(put(tmp_path, "users", b"\xef\xbb\xbfalice /mail/alice\n"))[0].user == "alice"
+
+
+def test_names_of_files_that_are_no_utf8_are_escaped(served: ServedNode, invoke: Invoke, tmp_path: Path) -> None:
+    maildir = make_maildir(tmp_path / "Maildir")
+    (maildir / "cur" / "\udcff:2,").write_bytes(b"\x1f\x8bx")
+    lines = f"alice {maildir}\nbob {tmp_path}/\udcfe\n".encode("utf-8", "surrogateescape")
+    result = invoke("import", "--users", put(tmp_path, "users", lines), "--url", served.url, "--json")
+    alice, bob = json.loads(result.stdout_bytes.decode())
+    assert alice["failures"][0]["message"].endswith("\udcff:2,")
+    assert bob["source"].endswith("\udcfe")
 
 
 def users_file(tmp_path: Path) -> Path:

@@ -71,7 +71,7 @@ def _serve(connection: socket.socket, server: LyingServer, answers: Mapping[str,
             server.asked.append(command)
             answer = answers.get(name.decode().upper(), b"")
             said = answer(command) if callable(answer) else answer
-            connection.sendall(said)
-            if said and not said.endswith(b"\n"):
+            is_whole = not said or said.endswith(b"\n")
+            connection.sendall(said + tag + b" OK done\r\n" if is_whole else said)
+            if not is_whole:
                 return
-            connection.sendall(tag + b" OK done\r\n")

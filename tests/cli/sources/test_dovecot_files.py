@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.cli.sources import MailSource, read_source
-from replicator.cli.sources.dovecot_files import BrokenFileError, highest_modseq, read_subscriptions, read_uidlist
+from protocol.units import MIB
+from replicator.cli.sources import MailSource, SourceError, own_files, read_source
+from replicator.cli.sources.dovecot_files import BrokenFileError, highest_modseq, parse_subscriptions, parse_uidlist
 from tests.cli.sources.mail_files import listed, make_maildir, names, put, texts
 
 LIST = b"3 V1795821413 N3 Ge1df3c3a630f0a6b7933000083ecc375\n"
@@ -28,9 +30,8 @@ def uids(source: MailSource, name: str = "INBOX") -> list[int | None]:
         b"1 1795821413 3\n1 a.host,S=5\n2 b.host\n7 c.host,S=9,W=2:2,FS\n",
     ],
 )
-def test_both_versions_of_the_list_tell_uids(tmp_path: Path, content: bytes) -> None:
-    found = read_uidlist(put(tmp_path, "dovecot-uidlist", content))
-    assert found is not None
+def test_both_versions_of_the_list_tell_uids(content: bytes) -> None:
+    found = parse_uidlist(content)
     assert (found.uidvalidity, found.uidnext) == (1795821413, 8)
     assert found.uids == {"a.host,S=5": 1, "b.host": 2, "c.host,S=9,W=2": 7}
 
@@ -73,19 +74,16 @@ def test_broken_list_is_told_and_the_mail_comes_under_new_uids(tmp_path: Path, c
 
 
 @given(st.binary(max_size=200))
-def test_any_list_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
-    file = put(tmp_path_factory.mktemp("list"), "dovecot-uidlist", LIST + content)
+def test_any_list_is_read_or_refused(content: bytes) -> None:
     try:
-        found = read_uidlist(file)
+        found = parse_uidlist(LIST + content)
     except BrokenFileError:
         return
-    assert found is not None
     assert sorted(found.uids.values()) == list(found.uids.values())
 
 
-def test_last_line_that_is_being_written_does_not_count(tmp_path: Path) -> None:
-    found = read_uidlist(put(tmp_path, "dovecot-uidlist", LIST + b"1 :a\n2 :b.ho"))
-    assert found is not None
+def test_last_line_that_is_being_written_does_not_count() -> None:
+    found = parse_uidlist(LIST + b"1 :a\n2 :b.ho")
     assert (found.uids, found.uidnext) == ({"a": 1}, 3)
 
 
@@ -164,15 +162,137 @@ def test_directories_of_one_name_go_together(tmp_path: Path) -> None:
         (b"", b".", []),
     ],
 )
-def test_subscriptions_of_both_versions(
-    tmp_path: Path, content: bytes, separator: bytes, expected: list[list[bytes]]
-) -> None:
-    assert read_subscriptions(put(tmp_path, "subscriptions", content), separator) == expected
+def test_subscriptions_of_both_versions(content: bytes, separator: bytes, expected: list[list[bytes]]) -> None:
+    assert parse_subscriptions(content, separator) == expected
 
 
-def test_log_bounds_the_modseq(tmp_path: Path) -> None:
+def test_log_bounds_the_modseq() -> None:
     head = struct.pack(HEAD, 1, 3, 40, 7, 1, 0, 0, 0, 5000)
-    assert highest_modseq(put(tmp_path, "log", head + b"\0" * 80)) == 5000 + 112 // 8
+    assert highest_modseq(head + b"\0" * 80) == 5000 + 112 // 8
     for broken in (b"", head[:20], b"\x02" + head[1:], struct.pack(HEAD, 1, 3, 8, 7, 1, 0, 0, 0, 5000)):
-        assert highest_modseq(put(tmp_path, "log", broken)) is None
-    assert highest_modseq(put(tmp_path, "log", struct.pack(HEAD, 1, 3, 40, 7, 1, 0, 0, 0, 2**64 - 1))) is None
+        assert highest_modseq(broken) is None
+    assert highest_modseq(struct.pack(HEAD, 1, 3, 40, 7, 1, 0, 0, 0, 2**64 - 1)) is None
+
+
+def test_links_and_files_of_others_are_no_mail(tmp_path: Path) -> None:
+    root = make_maildir(tmp_path / "Maildir")
+    secret = put(tmp_path, "secret", b"a secret\n")
+    put(root / "cur", "1:2,", b"mail\n")
+    (root / "cur" / "2:2,").symlink_to(secret)
+    (root / "cur" / "3:2,").mkdir()
+    os.mkfifo(root / "new" / "4")
+    others = make_maildir(tmp_path / "others")
+    put(others / "cur", "5:2,", b"mail of somebody else\n")
+    (root / ".Linked").symlink_to(others)
+    (root / "Linked").symlink_to(tmp_path)
+    (root / ".Half").mkdir()
+    (root / ".Half" / "new").mkdir()
+    (root / ".Half" / "cur").symlink_to(others / "cur")
+    source = read_source(root, "INBOX")
+    assert names(source) == ["INBOX"]
+    assert {*source.unreadable} == {str(root / ".Linked"), str(root / ".Half")}
+    assert [text for text in texts(source) if text] == [b"mail\r\n"]
+    with source.open(source.folders[0]) as reader:
+        errors = [read.error for read in reader.texts(reader.listing(None).messages) if read.error]
+    assert sorted(errors) == ["Too many levels of symbolic links", "no file", "no file"]
+    (root / "subscriptions").symlink_to(secret)
+    assert str(root / "subscriptions") in read_source(root, "INBOX").unreadable
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_files_of_another_user_are_no_mail(tmp_path: Path) -> None:
+    root = make_maildir(tmp_path / "Maildir")
+    os.chown(put(root / "cur", "1:2,", b"mail\n"), 65534, 65534)
+    assert texts(read_source(root, "INBOX")) == [b""]
+    os.chown(root, 65534, 65534)
+    assert texts(read_source(root, "INBOX")) == [b"mail\r\n"]
+
+
+def test_folder_that_cannot_be_read_is_told_and_others_are_read(tmp_path: Path) -> None:
+    root = make_maildir(tmp_path / "Maildir")
+    make_maildir(root / ".Bad")
+    (root / ".Bad" / "dovecot-uidlist").mkdir()
+    (root / ".Half" / "cur").mkdir(parents=True)
+    put(root / ".Half" / "cur", "1:2,", b"x\n")
+    source = read_source(root, "INBOX")
+    assert (names(source), texts(source, "Half")) == (["INBOX", "Half"], [b"x\r\n"])
+    assert source.unreadable == {str(root / ".Bad" / "dovecot-uidlist"): "no file"}
+
+
+@pytest.mark.parametrize("name", ["dovecot-uidlist", "subscriptions", "dovecot-keywords", "dovecot.index.log"])
+@pytest.mark.parametrize("kind", ["fifo", "link", "large"])
+def test_file_that_is_none_or_too_large_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
+) -> None:
+    monkeypatch.setattr(own_files.OwnFiles.read, "__defaults__", (MIB,))
+    root = make_maildir(tmp_path / "Maildir")
+    put(root / "cur", "a:2,S", b"x\n")
+    make_maildir(root / ".Sub")
+    put(root / ".Sub" / "cur", "a:2,S", b"x\n")
+    if kind == "fifo":
+        os.mkfifo(root / name)
+    elif kind == "link":
+        (root / name).symlink_to("/dev/zero")
+    else:
+        os.truncate(put(root, name, b""), 2 * MIB)
+    source = read_source(root, "INBOX")
+    [told] = source.unreadable.items()
+    reasons = {"fifo": "no file", "link": "Too many levels of symbolic links", "large": "larger than 1 MiB"}
+    assert told == (str(root / name), reasons[kind])
+    assert "Sub" in names(source)
+
+
+def test_message_that_is_larger_than_any_is_told(tmp_path: Path) -> None:
+    root = make_maildir(tmp_path / "Maildir")
+    os.truncate(put(root / "cur", "a:2,S", b"x\n"), 1 << 40)
+    source = read_source(root, "INBOX")
+    with source.open(source.folders[0]) as reader:
+        [read] = reader.texts(listed(source))
+    assert read.error is not None
+    assert read.error.startswith("larger than ")
+
+
+def test_notes_of_directories_that_go_together_are_told(tmp_path: Path) -> None:
+    root = make_maildir(tmp_path / "Maildir")
+    for name in (".a\x01", ".a\x02"):
+        put(make_maildir(root / name), "dovecot-uidlist", b"broken")
+    assert len([note for note in read_source(root, "INBOX").notes if "line 1 is not" in note]) == 2
+
+
+def test_directory_is_looked_through_once_for_all_files_that_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_maildir(tmp_path / "Maildir")
+    for number in range(50):
+        put(root / "cur", f"{number}:2,", b"x\n")
+    source = read_source(root, "INBOX")
+    for number in range(49):
+        (root / "cur" / f"{number}:2,").unlink()
+    (root / "cur" / "49:2,").rename(root / "cur" / "49:2,S")
+    looks, scandir = list[str](), os.scandir
+
+    def look(path: str) -> object:
+        looks.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", look)
+    with source.open(source.folders[0]) as reader:
+        found = [*reader.texts(listed(source))]
+    assert [read.error is None for read in found].count(True) == 1
+    assert len(looks) == 1
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a link away")
+@pytest.mark.parametrize(("maker", "is_read"), [(0, True), (1001, True), (1002, False)])
+def test_place_is_not_read_by_a_link_of_another_user(tmp_path: Path, maker: int, *, is_read: bool) -> None:
+    root = make_maildir(tmp_path / "homes" / "alice" / "Maildir")
+    os.chown(put(root / "cur", "1:2,", b"alice's\n"), 1001, 1001)
+    os.chown(root, 1001, 1001)
+    linked = tmp_path / "homes" / "bob"
+    linked.symlink_to("alice/../alice")
+    os.lchown(linked, maker, maker)
+    if is_read:
+        assert texts(read_source(linked / "Maildir", "INBOX")) == [b"alice's\r\n"]
+    else:
+        with pytest.raises(SourceError, match="bob: a link of another user"):
+            read_source(linked / "Maildir", "INBOX")

@@ -14,7 +14,8 @@ from replicator.cli.importing.sources import Credentials, source_at
 from replicator.cli.sources import SourceError
 from replicator.cli.sources.imap import connection
 from tests.cli.sources.lying_server import lying_server
-from tests.dovecot_accounts import dovecot, fill, needs_dovecot
+from tests.dovecot_accounts import dovecot, fill
+from tests.imap_data.dovecot import needs_dovecot
 
 USER = "alice"
 

@@ -10,7 +10,7 @@ from replicator.cli.importing.sources import Credentials, source_at
 from replicator.cli.sources import MailSource, ReadMessage, SourceError
 from replicator.cli.sources.imap import connection as imap_connection
 from replicator.cli.sources.imap import folder as imap_folder
-from tests.cli.sources.lying_server import TEXT, Answer, LyingServer, lying_server
+from tests.cli.sources.lying_server import HONEST, TEXT, Answer, LyingServer, lying_server
 
 MORE = imap_folder.PIECE_BYTES
 
@@ -48,13 +48,13 @@ def test_honest_server_is_read() -> None:
         ({"LIST": b"* LIST " + b"x" * 2_000_000 + b"\r\n"}, "1000000"),
         ({"LIST": b'* LIST () "/" x\r\n' * 300_000}, "longer than it can be"),
         ({"LIST": b"".join(b'* LIST () "/" x%d\r\n' % number for number in range(10_001))}, "more than 10000"),
-        ({"STATUS": b""}, "no answer to STATUS"),
         ({"STATUS": b"* STATUS INBOX (MESSAGES x UIDNEXT 8 UIDVALIDITY 5)\r\n"}, "makes no sense"),
         ({"STATUS": b"* STATUS INBOX (MESSAGES 99999999999 UIDNEXT 8 UIDVALIDITY 5)\r\n"}, "makes no sense"),
         ({"STATUS": b"* STATUS INBOX (MESSAGES 1 UIDNEXT 8 UIDVALIDITY 4294967296)\r\n"}, "makes no sense"),
         ({"STATUS": b"* STATUS INBOX (MESSAGES 1 UIDVALIDITY 5)\r\n"}, "makes no sense"),
         ({"STATUS": b"* STATUS INBOX (MESSAGES\r\n"}, "makes no sense"),
         ({"NAMESPACE": b"* NAMESPACE x\r\n"}, "makes no sense"),
+        ({"NAMESPACE": b"* NAMESPACE ((x) ((a)))\r\n"}, "makes no sense"),
         ({"LOGIN": b"* BYE go away"}, "connection is lost"),
     ],
 )
@@ -78,14 +78,20 @@ def test_account_that_cannot_be_looked_at(lies: dict[str, Answer], error: str) -
         ({"FETCH": b'* 1 FETCH (UID 7 FLAGS x INTERNALDATE "" RFC822.SIZE 1)\r\n'}, "makes no sense"),
         ({"FETCH": b'* 1 FETCH (UID 7 FLAGS () INTERNALDATE "" RFC822.SIZE -1)\r\n'}, "makes no sense"),
         ({"FETCH": b"* 1 FETCH (UID 7 FLAGS\r\n"}, "makes no sense"),
-        ({"UID_FETCH": b"* 1 FETCH (UID 7 BODY[]<0> {4294967296}\r\nx"}, "longer than it can be"),
-        ({"UID_FETCH": b"* 1 FETCH (UID 7 BODY[]<0> {100}\r\nx"}, "connection is lost"),
-        ({"UID_FETCH": b"* 1 FETCH (UID x BODY[]<0> {1}\r\nx)\r\n"}, "makes no sense"),
     ],
 )
 def test_folder_that_cannot_be_read(lies: dict[str, Answer], error: str) -> None:
     with lying_server(**lies) as server, pytest.raises(SourceError, match=error):
         read(server)
+
+
+def test_folder_that_the_server_refuses_is_told_and_others_are_read() -> None:
+    listing = b'* LIST () "/" a\r\n* LIST () "/" b\r\n'
+    answer: Answer = lambda command: b"" if b'"a"' in command else HONEST["STATUS"]  # noqa: E731
+    with lying_server(LIST=listing, STATUS=answer) as server:
+        source = account(server)
+        assert [folder.name for folder in source.folders] == ["b"]
+        assert source.unreadable == {"a": f"{server.url}: no answer to STATUS of a"}
 
 
 def test_message_that_is_not_sent_is_named() -> None:
@@ -126,9 +132,38 @@ def test_message_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
         assert message.error == "larger than 3 MiB"
 
 
-def test_piece_that_is_larger_than_was_asked_for_ends_the_connection() -> None:
-    more = b"* 1 FETCH (UID 7 BODY[]<0> {%d}\r\nx" % (2 * MORE)
-    with lying_server(UID_FETCH=more) as server, pytest.raises(SourceError, match="longer than it can be"):
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        (b"* 1 FETCH (UID 7 BODY[]<0> {4294967296}\r\nx", "longer than it can be"),
+        (b"* 1 FETCH (UID 7 BODY[]<0> {100}\r\nx", "connection is lost"),
+        (b"* 1 FETCH (UID x BODY[]<0> {1}\r\nx)\r\n", "makes no sense"),
+        (b"* 1 FETCH (UID 7 BODY[]<0> {%d}\r\nx" % (2 * MORE), "longer than it can be"),
+        (b"* 1 FETCH (UID 7 " + b"x" * 1_100_000 + b")\r\n", "got more than 1000000 bytes"),
+    ],
+)
+def test_message_that_a_server_cannot_send_is_named_and_others_are_read(said: bytes, error: str) -> None:
+    """The server has 7, which it cannot send, and 8."""
+    about = b"".join(
+        b'* %d FETCH (UID %d FLAGS () INTERNALDATE " 1-Feb-2024 10:20:30 +0000" RFC822.SIZE 1)\r\n' % (uid - 6, uid)
+        for uid in (7, 8)
+    )
+    second = b"* 2 FETCH (UID 8 BODY[]<0> {%d}\r\n%s)\r\n" % (len(TEXT), TEXT)
+    answer: Answer = lambda command: second if command.startswith(b"UID FETCH 8 ") else said  # noqa: E731
+    exists = b"* 2 EXISTS\r\n* OK [UIDVALIDITY 5] x\r\n"
+    with lying_server(EXAMINE=exists, FETCH=about, UID_FETCH=answer) as server:
+        bad, good = read(server)
+    assert (bad.message.uid, bad.text, good.text) == (7, b"", TEXT)
+    assert bad.error is not None
+    assert error in bad.error
+
+
+def test_server_that_sends_few_messages_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imap_folder, "REFUSED_MAX", 0)
+    with (
+        lying_server(UID_FETCH=b"* 1 FETCH (UID 7 x") as server,
+        pytest.raises(SourceError, match="connection is lost"),
+    ):
         read(server)
 
 
@@ -146,7 +181,7 @@ def test_answer_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch)
         (b'* LIST () "/" {3}\r\na\tb\r\n* LIST () "/" ok\r\n', ["ok"]),
         (b'* LIST () "/" "/a//b"\r\n', ["_/a/_/b"]),
         (b'* LIST () "/" a\r\n* LIST () "/" a\r\n', ["a"]),
-        (b'* LIST () "." "a/b"\r\n* LIST () "." a_b\r\n', ["a_b", "a_b_"]),
+        (b'* LIST () "." "a/b"\r\n* LIST () "." a_b\r\n', ["a_b", "a_b_1"]),
         (b'* LIST () "/" "INBOX"\r\n* LIST (\\NoSelect) "/" none\r\n', ["INBOX"]),
         (b'* LIST () "/" "\xff"\r\n', ["\ufffd"]),
     ],
@@ -155,7 +190,8 @@ def test_names_that_no_folder_can_have_are_changed_or_told(listing: bytes, expec
     with lying_server(LIST=listing) as server:
         source = account(server)
         assert sorted(folder.name for folder in source.folders) == expected
-        assert bool(source.notes) == (expected in (["ok"], ["a_b", "a_b_"]))
+        assert bool(source.notes) == (expected == ["a_b", "a_b_1"])
+        assert [*source.unreadable] == (["a?b"] if expected == ["ok"] else [])
 
 
 def test_only_folders_of_the_user_are_taken_without_their_prefix() -> None:
@@ -163,7 +199,9 @@ def test_only_folders_of_the_user_are_taken_without_their_prefix() -> None:
     names = (b"INBOX", b"INBOX.Sent", b"user.bob", b"user.bob.Sent", b"Public.News", b"INBOX.Sent.2024")
     listing = b"".join(b'* LIST () "." %s\r\n' % name for name in names)
     with lying_server(NAMESPACE=namespaces, LIST=listing) as server:
-        assert [folder.name for folder in account(server).folders] == ["INBOX", "Sent", "Sent/2024"]
+        source = account(server)
+        assert [folder.name for folder in source.folders] == ["INBOX", "Sent", "Sent/2024"]
+        assert [note.partition(":")[0] for note in source.notes] == ["user.bob", "user.bob.Sent", "Public.News"]
 
 
 @pytest.mark.parametrize(
@@ -183,3 +221,40 @@ def test_only_folders_of_the_user_are_taken_without_their_prefix() -> None:
 def test_place_without_a_server_is_an_error(place: str) -> None:
     with pytest.raises(SourceError):
         source_at(place, "INBOX", Credentials("secret"))
+
+
+def test_many_folders_of_one_name_are_told_apart() -> None:
+    controls = [b"\x7f", *(chr(0x80 + number).encode() for number in range(32))]
+    names = [one + other for one in controls for other in controls]
+    listing = b"".join(b'* LIST () "/" "%s"\r\n' % name for name in names)
+    with lying_server(LIST=listing, NAMESPACE=b"* NAMESPACE\r\n") as server:
+        found = [folder.name for folder in account(server).folders]
+    assert len({*found}) == len(names)
+    assert found[:3] == ["__", "___1", "___2"]
+
+
+def test_connection_that_the_server_has_closed_meanwhile_is_made_anew() -> None:
+    examined = 0
+
+    def close_at_first(_: bytes) -> bytes:
+        nonlocal examined
+        examined += 1
+        return b"* BYE idle for too long" if examined == 1 else b"* 1 EXISTS\r\n* OK [UIDVALIDITY 5] x\r\n"
+
+    with lying_server(EXAMINE=close_at_first) as server:
+        [message] = read(server)
+    assert (message.text, examined) == (TEXT, 2)
+
+
+def test_only_changes_are_listed_where_the_server_knows_them() -> None:
+    def fetch(command: bytes) -> bytes:
+        other = b"* 1 FETCH (FLAGS (\\Seen))\r\n"
+        return other if b"CHANGEDSINCE 8" in command else other + b"* 1 FETCH (UID 7)\r\n"
+
+    with (
+        lying_server(FETCH=fetch) as server,
+        closing(source_at(server.url, "INBOX", Credentials("secret"))) as source,
+        source.open(source.folders[0]) as reader,
+    ):
+        listing = reader.listing(8)
+    assert (listing.messages, str(listing.uids)) == ([], "7")

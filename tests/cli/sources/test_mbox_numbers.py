@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.cli.sources import read_source
+from replicator.cli.sources import SourceError, mbox, read_source
 from tests.cli.sources.mail_files import FROM, listed, names, put, texts
 
 BASE = b"X-IMAPbase: 1795821413 0000000009 $Label1 Junk\n"
@@ -35,11 +39,60 @@ def test_numbers_and_keywords_are_read_and_are_no_part_of_the_mail(tmp_path: Pat
     assert first.former.startswith(b"Subject: 1\r\nX-IMAPbase: 1795821413 0000000009")
 
 
+NO_MAIL = (
+    b"From MAILER-DAEMON Thu Nov 17 00:49:30 1994\nFrom: Mail System Internal Data <MAILER-DAEMON@old>\n"
+    b"Subject: DON'T DELETE THIS MESSAGE -- FOLDER INTERNAL DATA\nX-IMAP: 5 0000000009\nStatus: RO\n\ntext\n\n"
+)
+
+
 def test_first_message_that_only_holds_numbers_is_no_mail(tmp_path: Path) -> None:
-    content = mail(1, b"X-IMAP: 5 9\nStatus: RO\n") + mail(2, b"X-UID: 3\n")
-    source = read_source(put(tmp_path, "mbox", content), "INBOX")
+    source = read_source(put(tmp_path, "mbox", NO_MAIL + mail(2, b"X-UID: 3\n")), "INBOX")
     assert [one.uid for one in listed(source)] == [3]
     assert (source.folders[0].uidvalidity, source.folders[0].uidnext) == (5, 10)
+    assert "its first message is left out" in source.notes[0]
+
+
+def test_first_mail_with_such_a_field_of_its_sender_is_mail(tmp_path: Path) -> None:
+    source = read_source(put(tmp_path, "mbox", mail(1, b"X-IMAP: 5 9\n") + mail(2, b"")), "INBOX")
+    assert len(texts(source)) == 2
+    assert source.folders[0].uidvalidity is None
+
+
+def test_mbox_that_changes_while_it_is_read_is_read_no_further(tmp_path: Path) -> None:
+    path = put(tmp_path, "mbox", b"".join(mail(number, b"x: " + b"y" * 2000 + b"\n") for number in range(200)))
+    source = read_source(path, "INBOX")
+    [folder] = source.folders
+    with source.open(folder) as reader:
+        coming = reader.texts(listed(source))
+        next(coming)
+        os.truncate(path, 4096)
+        with pytest.raises(SourceError, match="has changed meanwhile; run the import again"):
+            list(coming)
+
+
+def test_mbox_that_another_program_has_locked_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = put(tmp_path, "mbox", mail(1, b""))
+    script = (
+        "import fcntl, sys; f = open(sys.argv[1], 'r+b'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
+    )
+    command = [sys.executable, "-c", script, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        other.stdout.readline()
+        with monkeypatch.context() as hurried:
+            hurried.setattr(mbox, "LOCK_S", 0.0)
+            with pytest.raises(SourceError, match="another program has locked it"):
+                read_source(path, "INBOX")
+        threading.Timer(0.3, other.stdin.close).start()
+        assert len(texts(read_source(path, "INBOX"))) == 1
+
+
+def test_line_that_is_longer_than_what_is_read_at_once_separates_nothing(tmp_path: Path) -> None:
+    long = b"x" * mbox._LINE_BYTES_MAX + b"\n" + FROM + b"a\n" + b"y" * mbox._LINE_BYTES_MAX + b"\n\n"
+    [first, second] = texts(read_source(put(tmp_path, "mbox", mail(1, b"") + long + mail(2, b"")), "INBOX"))
+    assert first.endswith(b"y\r\n")
+    assert second.startswith(b"Subject: 2")
 
 
 @pytest.mark.parametrize("base", [b"", b"X-IMAPbase: 0 9\n", b"X-IMAPbase: 5\n", b"X-IMAPbase: 99999999999 1\n"])

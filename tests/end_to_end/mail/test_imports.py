@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,10 +26,10 @@ from tests.dovecot_accounts import (
     expunge,
     fill,
     listed,
-    needs_dovecot,
     shown,
     subscribed,
 )
+from tests.imap_data.dovecot import needs_dovecot
 
 pytestmark = needs_dovecot
 USERS = [f"user{number}" for number in range(40)]
@@ -41,7 +42,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield cluster.nodes[0]
 
 
-@pytest.fixture(scope="module", params=LAYOUTS)
+@pytest.fixture(scope="module", params=["plus", pytest.param("fs", marks=pytest.mark.long)])
 def server(request: pytest.FixtureRequest) -> Iterator[Dovecot]:
     with dovecot(LAYOUTS[request.param]) as started:
         yield started
@@ -127,7 +128,7 @@ def test_changes_at_the_source_are_taken_over_where_nothing_has_changed_here(
     expunge(old, "4")
     old.append("INBOX", "$Late", None, b"Subject: late\r\n\r\nx\r\n")
     late = shown(old, "INBOX").messages[-1]
-    result = run(node, tmp_path, user, *source)
+    result = run(node, tmp_path, user, *source, "--expunge")
     assert result["failures"] == []
     counts = {name: result[name] for name in ("imported", "reflagged", "expunged", "stayed")}
     assert counts == {"imported": 1, "reflagged": 1, "expunged": 1, "stayed": 1}
@@ -138,9 +139,46 @@ def test_changes_at_the_source_are_taken_over_where_nothing_has_changed_here(
     assert after[late.uid] == late
     old.select("INBOX")
     expunge(old, "10")
-    assert run(node, tmp_path, user, *source)["expunged"] == 0  # it is the node's only now
+    assert run(node, tmp_path, user, *source, "--expunge")["expunged"] == 0  # it is the node's only now
     old.logout()
     new.logout()
+
+
+def test_new_mail_comes_after_modseqs_of_the_server_begin_anew(
+    server: Dovecot, node: Node, user: str, tmp_path: Path
+) -> None:
+    fill(server, user)
+    old = client(server.address, user)
+    old.select("INBOX")
+    for change in "+-" * 10:
+        old.uid("STORE", "1:*", f"{change}FLAGS", "(\\Flagged)")
+    run(node, tmp_path, user, *by_imap(server, user, tmp_path))
+    old.logout()
+    for file in server.mail(user).glob("dovecot.index*"):
+        file.unlink()
+    old = client(server.address, user)
+    for text in (b"one", b"two"):
+        old.append("INBOX", "", None, b"Subject: " + text + b"\r\n\r\nx\r\n")
+        result = run(node, tmp_path, user, *by_imap(server, user, tmp_path))
+        assert (result["imported"], result["failures"]) == (1, [])
+    old.logout()
+
+
+def test_mail_that_the_server_cannot_read_is_named_and_others_come(
+    server: Dovecot, node: Node, user: str, tmp_path: Path
+) -> None:
+    fill(server, user)
+    old = client(server.address, user)
+    for number in range(5):
+        old.append("Archive", "", None, b"Subject: %d\r\n\r\nx\r\n" % number)
+    uid = shown(old, "Archive").messages[-3].uid
+    old.logout()
+    lost = sorted(server.mail(user).rglob("*M*P*"), key=lambda file: file.stat().st_mtime_ns)[-3]
+    lost.unlink()
+    lost.mkdir()  # as a file on a broken disk, whoever the server runs as
+    result = run(node, tmp_path, user, *by_imap(server, user, tmp_path), code=1)
+    assert result["imported"] == 18, json.dumps(result)
+    assert [failure["message"] for failure in result["failures"]] == [f"Archive, UID {uid}"]
 
 
 def test_folder_that_has_mail_gets_the_mail_under_new_uids(
@@ -235,18 +273,26 @@ def test_mail_that_comes_here_is_no_reason_to_give_uids_up_as_long_as_its_uid_is
     new.logout()
 
 
-def test_interrupted_import_goes_on_with_uids(server: Dovecot, node: Node, user: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_interrupted_import_goes_on_with_uids(
+    server: Dovecot, node: Node, user: str, tmp_path: Path, end: signal.Signals
+) -> None:
     fill(server, user, messages=400)
-    command = run_command(node, tmp_path, user, server.mail(user))
     new = client(node.address("imap"), user)
+    command = run_command(node, tmp_path, user, server.mail(user))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        while len(new.select("INBOX")[1]) and new.select("INBOX")[1] == [b"0"]:
+        while new.select("INBOX")[1] == [b"0"]:
             assert process.poll() is None
-        process.kill()
+        process.send_signal(end)
+        said, _ = process.communicate(timeout=60)
     new.logout()
+    if end == signal.SIGINT:
+        stopped = json.loads(said)
+        assert (process.returncode, stopped["stopped"]) == (1, "interrupted")
+        assert 0 < stopped["imported"] < 532
+        assert stopped["imported"] + stopped["left"] == 532
     result = run(node, tmp_path, user, server.mail(user))
-    assert result["failures"] == []
-    assert result["imported"] + result["present"] == 532
+    assert (result["failures"], result["imported"] + result["present"]) == ([], 532)
     check_same(server, node, user)
 
 

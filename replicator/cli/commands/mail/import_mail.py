@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import click
@@ -18,9 +18,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from replicator.cli.api.connection import UnreachableError
 from replicator.cli.importing.mail_import import MailImport
 from replicator.cli.importing.many_users import ManyImports, UserListError, Wanted, read_user_list
-from replicator.cli.importing.memory import memory_of
+from replicator.cli.importing.memory import BusyError, ImportMemory, memory_of
 from replicator.cli.importing.results import ImportResult, StopSign
-from replicator.cli.importing.sources import Credentials, place_name, read_password, source_at
+from replicator.cli.importing.sources import Credentials, check_named, place_name, read_password, source_at
 from replicator.cli.output import console, counted, echo, echo_json, plain, printable, table
 from replicator.cli.sources import SourceError
 from replicator.cli.sources.imap.urls import is_imap_url, parse_imap_url
@@ -41,6 +41,7 @@ class _Setting:
     mailbox: str
     credentials: Credentials
     state: Path
+    expunge: bool
     folders_at_once: int = FOLDERS_AT_ONCE
     stop: StopSign = field(default_factory=StopSign)
 
@@ -59,6 +60,7 @@ class _Setting:
 @click.option(
     "--state", type=click.Path(path_type=Path), help="Directory for what was taken; default: in ~/.local/state."
 )
+@click.option("--expunge", is_flag=True, help="Expunge what earlier imports brought and the source has no more.")
 @node_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def import_mail(  # noqa: PLR0917 - click passes names
@@ -73,20 +75,21 @@ def import_mail(  # noqa: PLR0917 - click passes names
     config_file: Path | None,
     url: str | None,
     *,
+    expunge: bool,
     as_json: bool,
 ) -> None:
     """Import mail into USER's mailbox: a Maildir or mbox at PATH, or an account at an IMAP server.
 
     imaps://NAME@HOST[:PORT] is such an account. Folders, flags, keywords, dates and order are kept, and UIDs and
     UIDVALIDITY in folders without mail, so that mail programs go on with what they have. Mail that the folder already
-    holds is left out, so an import can be repeated; it then also takes over flags and expunges. Exit code 1 if anything
-    was not imported.
+    holds is left out, so an import can be repeated; it then also takes over flags, and with --expunge expunges. Exit
+    code 1 if anything was not imported.
     """
     if (user_list is None) == (user is None) or (user is None) != (path is None):
         raise click.UsageError("name USER and PATH, or a list of them by --users")
     node = one_node(config_file, url)
     credentials = Credentials(_password(password_file), master_user)
-    setting = _Setting(node, canonical_name(mailbox), credentials, state or _default_state())
+    setting = _Setting(node, canonical_name(mailbox), credentials, state or _default_state(), expunge)
     if user is not None and path is not None:
         results = [_import_one(setting, _named(user, path))]
         _report_one(results[0], as_json=as_json)
@@ -99,12 +102,12 @@ def import_mail(  # noqa: PLR0917 - click passes names
 
 def _named(user: str, path: str) -> Wanted:
     """Return the one user of the command line. Raises click.BadParameter."""
-    if is_imap_url(path):
-        try:
-            if parse_imap_url(path).password is not None:
-                raise click.BadParameter("no password here, for others to read; name a file by --password-file")
-        except ValueError as error:
-            raise click.BadParameter(f"{path}: {error}") from error
+    try:
+        check_named(user, path)
+    except ValueError as error:
+        raise click.BadParameter(f"{place_name(path)}: {error}") from error
+    if is_imap_url(path) and parse_imap_url(path).password is not None:
+        raise click.BadParameter("no password here, for others to read; name a file by --password-file")
     return Wanted(user, path)
 
 
@@ -121,11 +124,10 @@ def _import_one(setting: _Setting, wanted: Wanted) -> ImportResult:
 
 def _imported(setting: _Setting, wanted: Wanted, progress: Progress, task: TaskID | None) -> ImportResult:
     """Import a user's mail; `task` shows the progress. Raises SourceError, CommandError."""
-    try:
-        memory = memory_of(setting.state, wanted.user, f"{place_name(wanted.place)} {setting.mailbox}")
-    except OSError as error:
-        raise CommandError(f"{error.filename}: {error.strerror}; name a directory by --state") from error
-    with closing(source_at(wanted.place, setting.mailbox, setting.credentials)) as source:
+    with (
+        _memory(setting, wanted) as memory,
+        closing(source_at(wanted.place, setting.mailbox, setting.credentials)) as source,
+    ):
         if task is not None:
             progress.update(task, total=sum(folder.messages for folder in source.folders))
         work = MailImport(
@@ -135,8 +137,19 @@ def _imported(setting: _Setting, wanted: Wanted, progress: Progress, task: TaskI
             memory=memory,
             stop=StopSign(setting.stop),
             at_once=setting.folders_at_once,
+            expunge=setting.expunge,
         )
         return work.run(lambda messages: progress.advance(task, messages) if task is not None else None)
+
+
+def _memory(setting: _Setting, wanted: Wanted) -> ImportMemory:
+    """Return what earlier imports have taken. Raises CommandError."""
+    try:
+        return memory_of(setting.state, wanted.user, f"{place_name(wanted.place)} {setting.mailbox}")
+    except OSError as error:
+        raise CommandError(f"{error.filename}: {error.strerror}; name a directory by --state") from error
+    except BusyError as error:
+        raise CommandError(f"{place_name(wanted.place)}: {error}") from error
 
 
 def _import_many(setting: _Setting, user_list: Path, at_once: int, *, as_json: bool) -> list[ImportResult]:
@@ -146,14 +159,7 @@ def _import_many(setting: _Setting, user_list: Path, at_once: int, *, as_json: b
     except (UserListError, OSError) as error:
         reason = f"{user_list}: {error.strerror}" if isinstance(error, OSError) else str(error)
         raise click.UsageError(reason) from error
-    of_all = _Setting(
-        setting.node,
-        setting.mailbox,
-        setting.credentials,
-        setting.state,
-        max(1, FOLDERS_AT_ONCE // at_once),
-        setting.stop,
-    )
+    of_all = replace(setting, folders_at_once=max(1, FOLDERS_AT_ONCE // at_once))
     with _progress("Users") as (progress, task):
         progress.update(task, total=len(wanted))
 
@@ -199,7 +205,7 @@ def _default_state() -> Path:
 
 
 def _document(result: ImportResult) -> dict[str, object]:
-    counts = ("imported", "present", "empty", "reflagged", "expunged", "stayed", "left")
+    counts = ("imported", "present", "empty", "reflagged", "expunged", "stayed", "gone", "removed", "left")
     return {**{count: result.total(count) for count in counts}, **asdict(result)}
 
 
@@ -209,10 +215,12 @@ def _report_one(result: ImportResult, *, as_json: bool) -> None:
         echo_json(_document(result))
         return
     imported, present, empty = (result.total(count) for count in ("imported", "present", "empty"))
-    failed, left = len(result.failures), result.total("left")
+    failed, left = result.total("failed"), result.total("left")
     counts = f"{imported} imported, {present} already there, {empty} empty and skipped"
-    click.echo(f"{counts}, {failed} failed, {left} not tried")
-    for line in (_changes(result), _uids(result)):
+    others = len(result.failures) - failed
+    rest = f", {others} other failures" if others else ""
+    click.echo(f"{counts}, {failed} failed, {left} not tried{rest}")
+    for line in (_changes(result), _gone(result), _uids(result)):
         if line:
             click.echo(printable(line))
     if result.stopped:
@@ -230,7 +238,7 @@ def _report_many(wanted: list[Wanted], results: list[ImportResult], *, as_json: 
     made = table("Imports", "user…", ">imported", ">there", ">failed", ">left", "UIDs", "not taken, because…")
     for one, result in sorted(zip(wanted, results, strict=True), key=lambda pair: not pair[1].is_complete):
         why = result.stopped or (result.failures[0].reason if result.failures else "")
-        numbers = (result.total("imported"), result.total("present"), len(result.failures), result.total("left"))
+        numbers = (result.total("imported"), result.total("present"), result.total("failed"), result.total("left"))
         made.add_row(plain(one.user), *map(str, numbers), _kept(result), plain(why))
     complete = sum(result.is_complete for result in results)
     echo(console(), made, f"{complete} of {counted(len(results), 'user')} complete")
@@ -256,6 +264,14 @@ def _uids(result: ImportResult) -> str:
         return ""
     names = ", ".join(new[:NAMES_SHOWN]) + (" and others" if len(new) > NAMES_SHOWN else "")
     return f"UIDs kept in {_kept(result)} folders" + (f"; mail programs load anew: {names}" if new else "")
+
+
+def _gone(result: ImportResult) -> str:
+    """Return a sentence about mail that is not at both places; nothing if there is none."""
+    gone, removed = result.total("gone"), result.total("removed")
+    sentences = [f"{gone} gone at the source stay here; --expunge would expunge them"] if gone else []
+    sentences += [f"{removed} in folders that were deleted here do not come again"] if removed else []
+    return "; ".join(sentences)
 
 
 def _changes(result: ImportResult) -> str:

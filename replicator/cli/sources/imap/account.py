@@ -8,14 +8,15 @@ STATUS, HIGHESTMODSEQ with CONDSTORE (RFC 7162). Of the user's own namespace (RF
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.values import UID_MAX
 from replicator.cli.sources.imap.connection import ImapConnection, quoted
-from replicator.cli.sources.imap.folder import ImapFolder
+from replicator.cli.sources.imap.folder import MESSAGES_MAX, ImapFolder
 from replicator.cli.sources.imap.urls import ImapUrl
 from replicator.cli.sources.imap.values import SenselessAnswerError, Value, number, pairs, text, told_number, words
 from replicator.cli.sources.message import FolderReader, SourceError, SourceFolder
@@ -27,8 +28,6 @@ CONNECTIONS: Final = 4
 """Connections to a server for one user, who may be connected by mail programs, too: Dovecot takes 10 of an address."""
 FOLDERS_MAX: Final = 10_000
 """Folders of an account, for each of which the server is asked."""
-MESSAGES_MAX: Final = 10_000_000
-"""Messages of a folder: more than anybody keeps, and few enough to be listed."""
 MODSEQ_MAX: Final = 2**63 - 1
 _NO_FOLDER: Final = frozenset({"\\noselect", "\\nonexistent"})
 
@@ -40,6 +39,7 @@ class ImapAccount:
     folders: Sequence[SourceFolder]
     subscriptions: Sequence[str] | None
     notes: Sequence[str]
+    unreadable: Mapping[str, str]
     _url: ImapUrl
     _login: tuple[str, str] = field(repr=False)
     _idle: list[ImapConnection] = field(repr=False)
@@ -48,18 +48,30 @@ class ImapAccount:
 
     @contextmanager
     def open(self, folder: SourceFolder) -> Iterator[FolderReader]:
-        """See `MailSource`. A connection that is free is used again."""
+        """See `MailSource`. A connection that is free is used again, unless the server has closed it meanwhile."""
         with self._lock:
-            connection = self._idle.pop() if self._idle else None
-        connection = connection or ImapConnection(self._url, *self._login)
+            idle = self._idle.pop() if self._idle else None
+        reader = ImapFolder(idle or self._connect(), folder, self._connect)
         try:
-            yield ImapFolder(connection, folder)
+            try:
+                reader.open()
+            except SourceError:
+                if idle is None or not idle.is_broken:
+                    raise
+                reader.open_again()
+            yield reader
         finally:
-            if connection.is_broken:
-                connection.close()
-            else:
-                with self._lock:
-                    self._idle.append(connection)
+            self._give_back(reader.connection)
+
+    def _connect(self) -> ImapConnection:
+        return ImapConnection(self._url, *self._login)
+
+    def _give_back(self, connection: ImapConnection) -> None:
+        if connection.is_broken:
+            connection.close()
+        else:
+            with self._lock:
+                self._idle.append(connection)
 
     def close(self) -> None:
         """See `MailSource`."""
@@ -80,7 +92,7 @@ def read_account(url: ImapUrl, login: str, password: str, folder: str) -> ImapAc
     except SourceError:
         connection.close()
         raise
-    return ImapAccount(folders, subscriptions, looked.notes, url, (login, password), [connection])
+    return ImapAccount(folders, subscriptions, looked.notes, looked.unreadable, url, (login, password), [connection])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +105,11 @@ class _Listed:
 
 
 class _Looked:
-    """A look at an account. `notes`: what was left out, or has another name."""
+    """A look at an account. `notes`: what was left out, or has another name; `unreadable`: what the server refuses."""
 
     def __init__(self, connection: ImapConnection, folder: str) -> None:
         self.notes = list[str]()
+        self.unreadable = dict[str, str]()
         self._connection = connection
         self._folder = folder
         self._prefix, self._foreign = self._namespaces()
@@ -105,19 +118,25 @@ class _Looked:
         """Yield the folders that have mail or can have it. Raises SourceError, SenselessAnswerError."""
         with_uses = self._connection.has("LIST-EXTENDED", "SPECIAL-USE")
         found = self._listed("LIST", *(["RETURN (SPECIAL-USE)"] if with_uses else []))
-        taken = dict[str, bytes]()
+        taken, times = dict[str, bytes](), Counter[str]()
         for one in found:
             if one.attributes & _NO_FOLDER:
                 continue
             name = wanted = self._name(one)
             while name in taken:
-                name += "_"
+                times[wanted] += 1
+                name = f"{wanted}_{times[wanted]}"
             if name != wanted:
                 self.notes.append(
                     f"{_shown(one.name)}: the folder is {name!r} here; {_shown(taken[wanted])} is {wanted!r}"
                 )
             taken[name] = one.name
-            yield self._status(one, name)
+            try:
+                yield self._status(one, name)
+            except SourceError as error:
+                if self._connection.is_broken:
+                    raise
+                self.unreadable[name] = str(error)
 
     def subscriptions(self) -> Sequence[str]:
         """Return the names that the user has subscribed to. Raises SourceError, SenselessAnswerError."""
@@ -127,9 +146,10 @@ class _Looked:
         return below(self._folder, folder_name(listed.levels))
 
     def _listed(self, command: str, *options: str) -> list[_Listed]:
-        found = [self._one(values) for values in self._connection.ask(command, command, '""', '"*"', *options)]
-        if len(found) > FOLDERS_MAX:
-            raise self._connection.wrong(f"{len(found)} folders; more than {FOLDERS_MAX} are not imported")
+        told = self._connection.ask(command, command, '""', '"*"', *options)
+        if len(told) > FOLDERS_MAX:
+            raise self._connection.wrong(f"{len(told)} folders; more than {FOLDERS_MAX} are not imported")
+        found = [self._one(values) for values in told]
         own = {one.name: one for one in found if one.levels}  # a server may repeat itself
         return sorted(own.values(), key=lambda one: one.levels)
 
@@ -138,9 +158,11 @@ class _Looked:
             raise SenselessAnswerError(repr(values)[:100])
         attributes, separator, name = frozenset(word.lower() for word in words(values[0])), values[1], text(values[2])
         if any(octet < 0x20 for octet in name):
-            self.notes.append(f"{_shown(name)}: left out, because the name has control characters")
+            self.unreadable[_shown(name)] = "the name has control characters; rename the folder there"
             return _Listed(name, (), attributes)
         if any(name.startswith(prefix) for prefix in self._foreign):
+            note = f"{_shown(name)}: left out, because it is shared, or another user's"
+            self.notes += [] if note in self.notes or "\\noselect" in attributes else [note]
             return _Listed(name, (), attributes)
         own = name.removeprefix(self._prefix) if name != self._prefix else name
         return _Listed(name, tuple(own.split(text(separator))) if separator else (own,), attributes)
@@ -170,8 +192,9 @@ class _Looked:
         """Return the prefix of the user's own folders, and those of others'."""
         if not self._connection.has("NAMESPACE"):
             return b"", ()
-        [own, *others] = (self._connection.ask("NAMESPACE", "NAMESPACE") or [[None]])[-1]
-        return next(iter(_prefixes(own)), b""), [one for other in others[:2] for one in _prefixes(other) if one]
+        told = self._connection.ask("NAMESPACE", "NAMESPACE")
+        own, others, shared = (*(told[-1] if told else []), None, None, None)[:3]
+        return next(iter(_prefixes(own)), b""), [one for one in _prefixes(others) + _prefixes(shared) if one]
 
 
 def _prefixes(namespaces: Value) -> list[bytes]:

@@ -25,6 +25,7 @@ COMMAND_S: Final = 600.0
 ANSWER_BYTES: Final = 4 * MIB
 """Octets of an answer, unless the caller expects more: lists of 10,000 folders, or of the flags of 2000 messages."""
 _READ_BYTES: Final = 64 * KIB
+_BAD: Final = "command error: BAD"  # how imaplib tells that a server does not know a command
 SHOWN_MAX: Final = 200  # characters of what a server says, in an error
 T = TypeVar("T")
 
@@ -140,12 +141,13 @@ class ImapConnection:
     def _log_in(self, login: str, password: str) -> None:
         if any(character in login + password for character in "\r\n\0"):
             raise SourceError(f"{self._url}: a name or a password has a control character")
+        name = login.encode("utf-8", "surrogateescape")  # as it was typed
         if "AUTH=PLAIN" in self._imap.capabilities:
-            shown = b"\0".join((b"", login.encode(), password.encode()))
+            shown = b"\0".join((b"", name, password.encode()))
             self._done(lambda: self._imap.authenticate("PLAIN", lambda _: shown))
         else:
             # imaplib's own `login` quotes no names, and takes ASCII only.
-            arguments = (quoted(login.encode()), quoted(password.encode()))
+            arguments = (quoted(name), quoted(password.encode()))
             self._done(lambda: self._imap.xatom("LOGIN", *cast("tuple[str, str]", arguments)))
             self._imap.state = "AUTH"
 
@@ -167,6 +169,7 @@ class ImapConnection:
             self.is_broken = True
             raise SourceError(f"{self._url}: the connection is lost: {_shown(error)}") from error
         except imaplib.IMAP4.error as error:
+            self.is_broken = _BAD not in str(error)  # what follows a line that is too long makes no sense
             raise SourceError(f"{self._url}: {_shown(error)}") from error
         except SenselessAnswerError as error:
             self.is_broken = True

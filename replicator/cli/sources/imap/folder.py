@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from protocol.units import KIB, MIB
@@ -15,48 +15,64 @@ from replicator.cli.sources.imap.values import (
     pairs,
     text,
     time_ms,
-    told_number,
     words,
 )
-from replicator.cli.sources.message import Listing, ReadMessage, SourceFolder, SourceMessage, with_crlf
+from replicator.cli.sources.message import Listing, ReadMessage, SourceError, SourceFolder, SourceMessage, with_crlf
 from replicator.mail.mailstore import MESSAGE_BYTES_MAX
 
 LISTED: Final = 2000
 """Messages of one request for flags and dates."""
+LISTED_UIDS: Final = 500
+"""UIDs that one request names: servers limit the length of a line."""
 PIECE_BYTES: Final = MIB
 """Octets of a message in one answer."""
 BATCH_MESSAGES, BATCH_BYTES = 64, MIB
 """Messages of one answer, and about how many octets of them."""
+REFUSED_MAX: Final = 20
+"""Messages of a folder that a server may fail to send before the rest is not tried: for each it may be connected to."""
 MESSAGES_MAX: Final = 10_000_000
+"""Messages of a folder: more than anybody keeps, and few enough to be listed."""
 SIZE_MAX: Final = 2**63 - 1
 _ABOUT = "(UID FLAGS INTERNALDATE RFC822.SIZE)"
 _LINE_BYTES: Final = 16 * KIB  # of an answer without its literals: flags may be many
 
 
 class ImapFolder:
-    """A folder that is being read; see `FolderReader`. Raises SourceError if it is another one than was listed."""
+    """A folder that is being read; see `FolderReader`. `connection` may become another one, which `connect` makes.
 
-    def __init__(self, connection: ImapConnection, folder: SourceFolder) -> None:
-        self._connection = connection
+    Raises SourceError if it is another folder than was listed.
+    """
+
+    def __init__(self, connection: ImapConnection, folder: SourceFolder, connect: Callable[[], ImapConnection]) -> None:
+        self.connection = connection
+        self._connect = connect
         self._folder = folder
-        told = connection.examine(folder.at.encode("latin-1"))
+        self._exists = 0
+        self._refused = 0
+
+    def open(self) -> None:
+        """Open the folder on this connection. Raises SourceError."""
+        told = self.connection.examine(self._folder.at.encode("latin-1"))
         try:
             self._exists = number(told.get("EXISTS"), MESSAGES_MAX)
             uidvalidity = number(told.get("UIDVALIDITY", b"0"), UID_MAX)
         except SenselessAnswerError as error:
-            raise connection.wrong(f"{folder.name}: an answer makes no sense: {error}") from error
-        if uidvalidity != (folder.uidvalidity or 0):
-            raise connection.wrong(f"{folder.name}: UIDVALIDITY has changed meanwhile; run the import again")
+            raise self._wrong(f"an answer makes no sense: {error}") from error
+        if uidvalidity != (self._folder.uidvalidity or 0):
+            raise self._wrong("UIDVALIDITY has changed meanwhile; run the import again")
 
-    def listing(self, since: int | None) -> Listing:
+    def listing(self, since: int | None = None, taken: Collection[int] = ()) -> Listing:
         """See `FolderReader`."""
-        if since is not None and self._connection.has("CONDSTORE"):
-            return Listing(self._about(f"(CHANGEDSINCE {since})"), self._uids())
-        messages = self._about("")
+        if since is not None and self.connection.has("CONDSTORE"):
+            uids = self._uids()
+            changed = {one.uid: one for one in self._about(self._all(), f"(CHANGEDSINCE {since})")}
+            # A server whose MODSEQs begin anew, with a new index for instance, does not tell of all new mail.
+            others = sorted({*uids} - {*taken} - changed.keys())
+            changed |= {one.uid: one for one in self._about(_chunks(others), by_uid=True)}
+            return Listing([changed[uid] for uid in sorted(changed, key=lambda uid: uid or 0)], uids)
+        messages = self._about(self._all())
         if len(messages) < self._exists:
-            raise self._connection.wrong(
-                f"{self._folder.name}: {self._exists} messages, and {len(messages)} are listed"
-            )
+            raise self._wrong(f"{self._exists} messages, and {len(messages)} are listed")
         return Listing(messages, UidSet.of(one.uid for one in messages if one.uid is not None))
 
     def texts(self, messages: Iterable[SourceMessage]) -> Iterator[ReadMessage]:
@@ -71,15 +87,15 @@ class ImapFolder:
         if batch:
             yield from self._fetched(batch)
 
-    def _about(self, condition: str) -> Sequence[SourceMessage]:
+    def _about(self, chunks: Iterable[str], condition: str = "", *, by_uid: bool = False) -> Sequence[SourceMessage]:
         """Return the messages that fulfil a condition, in their order."""
         found = list[SourceMessage]()
-        for answers in self._listed(f"{_ABOUT} {condition}".rstrip()):
+        for answers in self._listed(chunks, f"{_ABOUT} {condition}".rstrip(), by_uid=by_uid):
             found += sorted(self._messages(answers), key=lambda message: message.uid or 0)
         last = 0
         for message in found:
             if message.uid is None or message.uid <= last:
-                raise self._connection.wrong(f"{self._folder.name}: UID {message.uid} after {last}")
+                raise self._wrong(f"UID {message.uid} after {last}")
             last = message.uid
         return found
 
@@ -87,19 +103,27 @@ class ImapFolder:
         """Return the UIDs of all messages. SEARCH would tell them in one line, which may be too long."""
         uids = set[int]()
         try:
-            for answers in self._listed("(UID)"):
-                uids.update(told_number(pairs(answer[-1]), b"UID", UID_MAX) for answer in answers)
+            for answers in self._listed(self._all(), "(UID)"):
+                told = [pairs(answer[-1]) for answer in answers]  # of which some may be of another client's changes
+                uids.update(number(one[b"UID"], UID_MAX) for one in told if b"UID" in one)
         except SenselessAnswerError as error:
-            raise self._connection.wrong(f"{self._folder.name}: an answer makes no sense: {error}") from error
+            raise self._wrong(f"an answer makes no sense: {error}") from error
         if len(uids) < self._exists:
-            raise self._connection.wrong(f"{self._folder.name}: {self._exists} messages, and {len(uids)} are listed")
+            raise self._wrong(f"{self._exists} messages, and {len(uids)} are listed")
         return UidSet.of(uids)
 
-    def _listed(self, items: str) -> Iterator[list[list[Value]]]:
-        """Yield answers about all messages, for some of them at a time."""
+    def _wrong(self, what: str) -> SourceError:
+        return self.connection.wrong(f"{self._folder.name}: {what}")
+
+    def _all(self) -> Iterator[str]:
+        """Yield the numbers of all messages, some at a time."""
         for first in range(1, self._exists + 1, LISTED):
-            messages = f"{first}:{min(first + LISTED - 1, self._exists)}"
-            yield self._connection.fetch(messages, items, by_uid=False, most_bytes=LISTED * _LINE_BYTES)
+            yield f"{first}:{min(first + LISTED - 1, self._exists)}"
+
+    def _listed(self, chunks: Iterable[str], items: str, *, by_uid: bool = False) -> Iterator[list[list[Value]]]:
+        """Yield answers about messages, for some of them at a time."""
+        for messages in chunks:
+            yield self.connection.fetch(messages, items, by_uid=by_uid, most_bytes=LISTED * _LINE_BYTES)
 
     def _messages(self, answers: Iterable[list[Value]]) -> Iterator[SourceMessage]:
         try:
@@ -116,19 +140,48 @@ class ImapFolder:
                     size_bytes=number(told[b"RFC822.SIZE"], SIZE_MAX),
                 )
         except SenselessAnswerError as error:
-            raise self._connection.wrong(f"{self._folder.name}: an answer makes no sense: {error}") from error
+            raise self._wrong(f"an answer makes no sense: {error}") from error
 
     def _fetched(self, batch: Sequence[SourceMessage]) -> Iterator[ReadMessage]:
-        begins = self._pieces([message.uid or 0 for message in batch], 0)
+        """Yield messages, fetched together or, if the server fails at that, one by one: one may be the cause."""
+        begins: dict[int, bytes] | None
+        try:
+            begins = self._pieces([message.uid or 0 for message in batch], 0)
+        except SourceError:
+            self.open_again()
+            begins = None
         for message in batch:
-            begin = begins.pop(message.uid or 0, None)
-            if begin is None:
-                yield ReadMessage(message, error="the server does not send it; has it been expunged there meanwhile?")
-                continue
-            try:
-                yield ReadMessage(message, with_crlf(self._whole(message, begin)))
-            except _TooLargeError:
-                yield ReadMessage(message, error=f"larger than {MESSAGE_BYTES_MAX // MIB} MiB")
+            yield self._one(message, begins)
+
+    def _one(self, message: SourceMessage, begins: dict[int, bytes] | None) -> ReadMessage:
+        """Return a message, of which the beginning may be known, or why the server does not send it.
+
+        Raises SourceError if it does not send too many.
+        """
+        uid = message.uid or 0
+        try:
+            return self._read(message, (self._pieces([uid], 0) if begins is None else begins).pop(uid, None))
+        except SourceError as error:
+            self._refused += 1
+            if self._refused > REFUSED_MAX:
+                raise
+            self.open_again()
+            return ReadMessage(message, error=str(error))
+
+    def open_again(self) -> None:
+        """Connect anew if the server or its answer has ended the connection. Raises SourceError."""
+        if self.connection.is_broken:
+            self.connection.close()
+            self.connection = self._connect()
+            self.open()
+
+    def _read(self, message: SourceMessage, begin: bytes | None) -> ReadMessage:
+        if begin is None:
+            return ReadMessage(message, error="the server does not send it; has it been expunged there meanwhile?")
+        try:
+            return ReadMessage(message, with_crlf(self._whole(message, begin)))
+        except _TooLargeError:
+            return ReadMessage(message, error=f"larger than {MESSAGE_BYTES_MAX // MIB} MiB")
 
     def _whole(self, message: SourceMessage, begin: bytes) -> bytes:
         """Return a message from its first piece. A server's RFC822.SIZE may be wrong: it ends with a short piece."""
@@ -144,7 +197,7 @@ class ImapFolder:
         """Return a piece of each message, by UIDs."""
         items = f"(UID BODY.PEEK[]<{start}.{PIECE_BYTES}>)"
         most_bytes = len(uids) * (PIECE_BYTES + _LINE_BYTES)
-        answers = self._connection.fetch(str(UidSet.of(uids)), items, by_uid=True, most_bytes=most_bytes)
+        answers = self.connection.fetch(str(UidSet.of(uids)), items, by_uid=True, most_bytes=most_bytes)
         pieces = dict[int, bytes]()
         try:
             for answer in answers:
@@ -153,8 +206,14 @@ class ImapFolder:
                 if body is not None and b"UID" in told:
                     pieces[number(told[b"UID"], UID_MAX)] = text(body)
         except SenselessAnswerError as error:
-            raise self._connection.wrong(f"{self._folder.name}: an answer makes no sense: {error}") from error
+            raise self._wrong(f"an answer makes no sense: {error}") from error
         return pieces
+
+
+def _chunks(uids: Sequence[int]) -> Iterator[str]:
+    """Yield sets of UIDs."""
+    for first in range(0, len(uids), LISTED_UIDS):
+        yield str(UidSet.of(uids[first : first + LISTED_UIDS]))
 
 
 class _TooLargeError(Exception):
