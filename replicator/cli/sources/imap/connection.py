@@ -24,6 +24,8 @@ COMMAND_S: Final = 600.0
 """Seconds that an answer may take."""
 ANSWER_BYTES: Final = 4 * MIB
 """Octets of an answer, unless the caller expects more: lists of 10,000 folders, or of the flags of 2000 messages."""
+LINE_BYTES: Final = 1_000_000
+"""Octets of a line, as imaplib limits them."""
 _READ_BYTES: Final = 64 * KIB
 _BAD: Final = "command error: BAD"  # how imaplib tells that a server does not know a command
 SHOWN_MAX: Final = 200  # characters of what a server says, in an error
@@ -49,8 +51,10 @@ class _Limits:
         return bytes(read)
 
     def readline(self) -> bytes:
-        """Read a line."""
+        """Read a line. Other users of imaplib in this process may have raised its own limit."""
         line = cast("bytes", super().readline())  # type: ignore[misc]
+        if len(line) > LINE_BYTES:
+            raise imaplib.IMAP4.error(f"got more than {LINE_BYTES} bytes")
         self._take(len(line))
         return line
 
