@@ -37,7 +37,7 @@ namespace inbox {{
 
 @dataclass(frozen=True)
 class Shown:
-    """What a client sees of a message."""
+    """A message as a client sees it."""
 
     uid: int
     flags: frozenset[str]
@@ -47,7 +47,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class ShownFolder:
-    """What a client sees of a folder."""
+    """A folder as a client sees it."""
 
     uidvalidity: int
     uidnext: int

@@ -74,7 +74,7 @@ class DoveadmMachine:
 
     @property
     def rest(self) -> bytes:
-        """What the client has sent after its command."""
+        """Bytes that the client has sent after its command."""
         return bytes(self._buffer)
 
     def receive(self, data: bytes) -> None:

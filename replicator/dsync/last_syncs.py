@@ -1,4 +1,4 @@
-"""What this side remembers of the last sync of each mailbox with each master."""
+"""Memory of the last sync of each mailbox with each master."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the node remembers of changes, for a server whose mail is synced with the node's."""
+"""The node's memory of changes, for a server whose mail is synced with the node's."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class FlagChange(NamedTuple):
 
 
 class MailboxChanges(NamedTuple):
-    """What was changed in a mailbox, by UID: GUIDs of expunged messages, as far as they are known, and flags."""
+    """Changes in a mailbox, by UID: GUIDs of expunged messages, as far as they are known, and flags."""
 
     expunged: Mapping[int, bytes]
     flags: Mapping[int, Sequence[FlagChange]]

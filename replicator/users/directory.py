@@ -43,7 +43,7 @@ from replicator.users.words.quota_limits import NO_LIMITS, QuotaLimits
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """Whom a client claims to be: `owner` of one of the `passwords`, who acts as the one with the log-in name `user`.
+    """A client's claim: it is `owner` of one of the `passwords`, who acts as the one with the log-in name `user`.
 
     Failures count for `counted_as`. `user` is None if there is none of the name. `master` is the owner, if that is one.
     """

@@ -53,7 +53,7 @@ class Leaving:
 
 
 class _Lost(NamedTuple):
-    """What a line said that has gone: its hash, and whose mail it opened."""
+    """A line that has gone: its hash, and whose mail it opened."""
 
     password: PasswordHash | None
     mail_user: str

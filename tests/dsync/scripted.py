@@ -34,7 +34,7 @@ TEXT = b"Subject: scripted\r\n\r\n"
 
 @dataclass
 class Answers:
-    """What the door has said about one mailbox; nothing but `own` if it refuses to sync it."""
+    """The door's answer about one mailbox; nothing but `own` if it refuses to sync it."""
 
     own: Mailbox
     changes: Sequence[MailChange] = field(default_factory=list)

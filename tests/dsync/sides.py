@@ -31,7 +31,7 @@ Shown = list[tuple[int, str, frozenset[str]]]
 
 
 class Side(Protocol):
-    """What users do in INBOX."""
+    """Steps that users take in INBOX."""
 
     async def shown(self) -> Shown: ...
     async def append(self, text: bytes) -> None: ...

@@ -1,4 +1,4 @@
-"""What earlier imports have taken of a source: a file for each user and source, in a directory of the operator's.
+"""Memory of what earlier imports took of a source: a file for each user and source, in a directory of the operator's.
 
 An import without it is slower, since it reads each message to see whether it is here already, and brings again what was
 moved or expunged here. Nothing is taken from the source's word alone: the memory of a folder counts only for the folder
@@ -34,7 +34,7 @@ class BusyError(Exception):
 
 @dataclass(slots=True)
 class FolderMemory:
-    """What was taken of a folder.
+    """Record of what was taken of a folder.
 
     `uidvalidity`: the source's; `uidvalidity_here`: the one under which the keys of `flags` are UIDs here. `taken`:
     UIDs at the source of all mail that is here, or was. `flags`: of the mail that has the same UID here, what both
@@ -57,7 +57,7 @@ class FolderMemory:
 
     @property
     def has_mail(self) -> bool:
-        """Whether mail may have been taken; of a source without UIDs only that there was an import is known."""
+        """True if mail may have been taken; without UIDs only that there was an import is known."""
         return bool(self.taken) or self.uidvalidity is None
 
     def document(self) -> dict[str, object]:

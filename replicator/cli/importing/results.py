@@ -1,4 +1,4 @@
-"""What came of an import, for people and for scripts."""
+"""Results of an import, for people and for scripts."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ImportResult:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything was taken."""
+        """True if everything was taken."""
         return not (self.failures or self.stopped or self.total("left"))
 
     def total(self, count: str) -> int:

@@ -1,4 +1,4 @@
-"""Where a user's mail is, as operators name it: a path, or the URL of an account at an IMAP server."""
+"""Sources of a user's mail, as operators name them: a path, or the URL of an account at an IMAP server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PASSWORD_BYTES_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """How to log in to IMAP servers: a password, and the master, if one logs in for users (`user*master`)."""
+    """Credentials for IMAP servers: a password, and the master, if one logs in for users (`user*master`)."""
 
     password: str | None = field(default=None, repr=False)
     master: str | None = None

@@ -71,7 +71,7 @@ _FLAGS: Final[Mapping[tuple[str, str], str]] = {
 HEADER_BYTES_MAX: Final = 256 * 1024  # in which these fields are searched
 LOCK_S: Final = 30.0
 """Seconds that another program may have the file locked; it writes one mail, or rewrites the file."""
-_LOCK_PAUSE_S: Final = 0.1
+_LOCK_PAUSE_S: Final = 0.1  # between tries: a lock that waits by itself knows no deadline
 _LINE_BYTES_MAX: Final = 64 * 1024  # that are read at once
 _EMPTY_LINES: Final = frozenset({b"\n", b"\r\n"})
 
@@ -150,7 +150,7 @@ def _from_lines(file: BinaryIO) -> Iterator[_Line]:
 
 
 class _Base(NamedTuple):
-    """What the first message tells of all."""
+    """Facts about the whole mbox, told by its first message."""
 
     uidvalidity: int
     last_uid: int

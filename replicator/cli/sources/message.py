@@ -116,7 +116,7 @@ class MailSource(Protocol):
 
     @property
     def readers_max(self) -> int:
-        """How many folders may be read at once."""
+        """Number of folders that may be read at once."""
         ...
 
     def open(self, folder: SourceFolder) -> AbstractContextManager[FolderReader]:

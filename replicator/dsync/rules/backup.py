@@ -1,4 +1,4 @@
-"""What a backup does with one mailbox of this side, which becomes as the master's is."""
+"""Rules of a backup for one mailbox of this side, which becomes as the master's is."""
 
 from __future__ import annotations
 

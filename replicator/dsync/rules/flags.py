@@ -21,7 +21,7 @@ def flag_difference(now: frozenset[str], wanted: frozenset[str]) -> tuple[frozen
 
 @dataclass(frozen=True, slots=True)
 class FlagSide:
-    """What one side tells of a mail. A mail's MODSEQ says when its flags changed last."""
+    """One side's account of a mail. A mail's MODSEQ says when its flags changed last."""
 
     flags: frozenset[str]
     modseq: int

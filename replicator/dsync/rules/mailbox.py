@@ -1,4 +1,4 @@
-"""What a sync does with one mailbox of this side, by all mails of this side and the changes that the master tells."""
+"""Rules of a sync for one mailbox of this side, by all mails of this side and the changes that the master tells."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_CHANGES = FlagChanges()
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What this side has in the mailbox, and remembers of it."""
+    """This side's mail in the mailbox, and its memory of earlier syncs."""
 
     numbers: Mailbox
     mails: Sequence[StoredMail]  # ascending by UID
@@ -27,7 +27,7 @@ class Known:
 
 @dataclass(slots=True)
 class Plan:
-    """What to do, in this order; `placed` are mails that come or move, ascending by their new UIDs.
+    """Steps to take, in this order; `placed` are mails that come or move, ascending by their new UIDs.
 
     `common_uid`: up to which both sides are equal then.
     """

@@ -1,4 +1,4 @@
-"""Which folders a sync is about, as the master's options say: the others are neither told nor changed."""
+"""Choice of the folders that a sync is about, as the master's options say: the others are neither told nor changed."""
 
 from __future__ import annotations
 

@@ -293,7 +293,7 @@ class Attribute:
 
 
 class ChangeType(Enum):
-    """What a change tells of a mail: it is there, its flags have changed, or it is expunged."""
+    """Kind of a change to a mail: it is there, its flags have changed, or it is expunged."""
 
     SAVE = "s"
     FLAGS = "f"

@@ -1,4 +1,4 @@
-"""What a peer sends, without I/O: bytes in; items, ends of lists and pieces of texts out.
+"""Reader of what a peer sends, without I/O: bytes in; items, ends of lists and pieces of texts out.
 
 Feed it with `receive`, then call `next` until it returns None. The peer's hello comes first, and says how its records
 are read.

@@ -1,4 +1,4 @@
-"""What this side sends, as bytes."""
+"""Writer of what this side sends: items in, bytes out."""
 
 from __future__ import annotations
 

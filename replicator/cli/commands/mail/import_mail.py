@@ -35,7 +35,7 @@ NAMES_SHOWN = 5  # folders that a line for people names
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """What is the same for all users of an import."""
+    """The options that all users of an import share."""
 
     node: NodeUrl
     mailbox: str

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class _Limits:
-    """What a server may still send, and until when. Mixed into imaplib's classes, which read by these two methods."""
+    """Limit of what a server may send, and a deadline. Mixed into classes of imaplib, which read by both methods."""
 
     left_bytes = ANSWER_BYTES
     until = float("inf")

@@ -1,4 +1,4 @@
-"""Where an account is at an IMAP server: `imaps://USER@HOST[:PORT]`, or `imap://` (RFC 5092 section 3, in part)."""
+"""Address of an account at an IMAP server: `imaps://USER@HOST[:PORT]`, or `imap://` (RFC 5092 section 3, in part)."""
 
 from __future__ import annotations
 
