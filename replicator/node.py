@@ -14,7 +14,7 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from replicator.config import Address, Config, PeerAddress, WhenFull
-from replicator.dsync import LOCKED_BY_OTHERS, DsyncServer, DsyncServices, LastSyncs, MailReplica
+from replicator.dsync import LOCKED_BY_OTHERS, DsyncServer, DsyncServices, LastSyncFiles, MailReplicas
 from replicator.errors import DataError, DiskFullError, UnavailableError
 from replicator.http.access import Access
 from replicator.http.server import HttpServer
@@ -361,13 +361,12 @@ def _doors(
         dsync = DsyncServer(
             DsyncServices(
                 users=users,
-                replica_of=partial(
-                    MailReplica,
+                replica_of=MailReplicas(
                     mail,
-                    last_syncs=LastSyncs(),
-                    clock_ms=environment.clock_ms,
-                    open_scratch=partial(environment.open_scratch, config.node.data),
-                ),
+                    LastSyncFiles(config.node.dovecots),
+                    environment.clock_ms,
+                    partial(environment.open_scratch, config.node.data),
+                ).of,
                 password=partial(environment.run_in_thread, partial(first_line, config.doveadm.password_file)),
                 hostname=LOCKED_BY_OTHERS + config.node.cluster,
                 metrics=DoveadmMetrics(registry),

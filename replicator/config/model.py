@@ -101,6 +101,11 @@ class NodeConfig:
         return self.data / "node.db"
 
     @property
+    def dovecots(self) -> Path:
+        """The directory of what the node remembers of syncs with Dovecots."""
+        return self.data / "dovecots"
+
+    @property
     def cluster_users(self) -> Path:
         """The passwd-file that the node writes if users come from the cluster."""
         return self.data / "users.passwd"

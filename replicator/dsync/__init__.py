@@ -1,13 +1,15 @@
-"""dsync (Dovecot's replication): the door by which a Dovecot brings its mail here, and takes mail from here.
+"""dsync (Dovecot's replication): by which Dovecots bring their mail here, and take mail from here.
 
-Dovecot is the master of each sync: `doveadm sync`, `doveadm backup` and its replicator connect here as they would to
-another Dovecot. `doveadm` is the protocol up to the beginning of a sync, `wire/` the language of a sync, `rules/` its
-decisions, `conversation/` the order in which both sides talk; `replica` is what it needs to know of a user's mail, and
-`server` moves the bytes.
+A Dovecot connects to `door/` and begins a sync, as it would with another Dovecot; or the node begins one (`pushes/`).
+`wire/` is the language of a sync, `rules/` its decisions, `conversation/` the order in which both sides talk; `replica`
+is what it needs to know of a user's mail, and `node_mail/` has that from the node.
 """
 
-from replicator.dsync.last_syncs import LastSyncs
-from replicator.dsync.mail_replica import MailReplica
-from replicator.dsync.server import LOCKED_BY_OTHERS, DsyncServer, DsyncServices
+from replicator.dsync.door.server import DsyncServer, DsyncServices
+from replicator.dsync.node_mail.last_syncs import LastSyncFiles
+from replicator.dsync.node_mail.mail_replica import MailReplicas
 
-__all__ = ["LOCKED_BY_OTHERS", "DsyncServer", "DsyncServices", "LastSyncs", "MailReplica"]
+LOCKED_BY_OTHERS = "zz-"
+"""Begin of this side's name: of two sides, the one with the smaller name locks the user, and Dovecot is to do that."""
+
+__all__ = ["LOCKED_BY_OTHERS", "DsyncServer", "DsyncServices", "LastSyncFiles", "MailReplicas"]

@@ -6,14 +6,15 @@ above all that the mailbox has had. Errors are those of `replicator.errors`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.rules.tree import Step, Tree
-from replicator.dsync.wire.items import Attribute, Mailbox
+from replicator.dsync.wire.items import Attribute, Mailbox, MailboxState
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,22 @@ class Replica(Protocol):
         """Return up to which UID the peer has seen the mailbox in the last sync; None if that is not known."""
         ...
 
+    async def states(self, peer: str, /) -> Sequence[MailboxState]:
+        """Return up to where mailboxes were equal after their last syncs with a peer, where changes since tell all."""
+        ...
+
+    async def unchanged(self, peer: str, /) -> AbstractSet[bytes]:
+        """Return the mailboxes in which nothing has changed here since their last syncs with a peer."""
+        ...
+
+    def forget(self, peer: str, mailbox_id: bytes | None = None, /) -> None:
+        """Forget the last sync of a mailbox with a peer; with None, of all mailboxes: the next one compares all."""
+        ...
+
     def mailbox(self, mailbox_id: bytes, peer: str, /) -> AbstractAsyncContextManager[ReplicaMailbox | None]:
         """Hold a mailbox during its sync with a peer of this name; None if it is not here."""
         ...
+
+
+OpenReplica = Callable[[str], AbstractAsyncContextManager[Replica]]
+"""Opens the mail of a user for one sync."""

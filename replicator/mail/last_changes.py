@@ -9,7 +9,8 @@ from typing import NamedTuple
 class FolderChange(NamedTuple):
     """A folder, deleted or not, and when it was created, renamed or deleted last.
 
-    `guid`: by which Dovecots know it: one of theirs (`CoreMailStore.know_as`), or else its id.
+    `guid`: by which Dovecots know it: one of theirs (`CoreMailStore.know_as`), or else its id. `head`: the newest entry
+    of its mail, `ORIGIN:SEQ`; empty if it has had none.
     """
 
     name: str
@@ -19,6 +20,8 @@ class FolderChange(NamedTuple):
     deleted: bool
     changed_ms: int
     guid: bytes
+    highestmodseq: int
+    head: str
 
 
 class SubscriptionChange(NamedTuple):
@@ -30,10 +33,11 @@ class SubscriptionChange(NamedTuple):
 
 
 class TreeChanges(NamedTuple):
-    """All of a user's folders and subscriptions."""
+    """All of a user's folders and subscriptions. `head`: the newest entry of the tree, as that of a folder."""
 
     folders: Sequence[FolderChange]
     subscriptions: Sequence[SubscriptionChange]
+    head: str
 
 
 class AnnotationChange(NamedTuple):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from tempfile import TemporaryFile
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 import trio
 
@@ -14,7 +15,7 @@ from replicator.dsync.replica import SavedAs
 from replicator.dsync.rules.copies import is_copy
 from replicator.dsync.rules.stored_mail import NO_FLAGS, FlagChanges, StoredMail
 from replicator.dsync.rules.tree import INBOX, Adopt, Create, Delete, Name, Rename, Step, Subscribe, Tree, name_hash
-from replicator.dsync.wire.items import Attribute, Deletions, Mailbox, TreeNode
+from replicator.dsync.wire.items import Attribute, Deletions, Mailbox, MailboxState, TreeNode
 from replicator.errors import FolderExistsError, FolderNotFoundError
 
 
@@ -31,6 +32,9 @@ class MemoryMailbox:
     gone: dict[int, tuple[int, bytes]] = field(default_factory=dict)  # MODSEQ and GUID, by UID
     flag_log: list[tuple[int, int, str, bool]] = field(default_factory=list)  # MODSEQ, UID, flag, set?
     common_uid: int | None = None
+    state: MailboxState | None = None  # up to where both sides were equal after the last sync
+    synced_modseq: int = 0  # as that sync began
+    began_modseq: int = 0
     checked: tuple[int, int] = 0, 0  # mails and bytes for which there was to be room, the last time
     annotations: dict[tuple[bool, str], Attribute] = field(default_factory=dict)
     meanwhile: Callable[[], object] | None = None  # what somebody does once a sync has read all mails
@@ -127,8 +131,10 @@ class MemoryMailbox:
     async def has_copies(self) -> bool:
         return any(is_copy(mail.guid) for mail in self.stored.values())
 
-    async def synced(self, common_uid: int, _common_modseq: int, /) -> None:
+    async def synced(self, common_uid: int, common_modseq: int, /) -> None:
         self.common_uid = common_uid
+        self.state = MailboxState(self.mailbox_id, self.uidvalidity, common_uid, common_modseq, len(self.stored))
+        self.synced_modseq = self.began_modseq
 
     async def take_uidvalidity(self, uidvalidity: int) -> None:
         assert self.uidnext == 1
@@ -184,6 +190,23 @@ class MemoryReplica:
 
     # ---- what a sync does
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def states(self, _peer: str, /) -> Sequence[MailboxState]:
+        return [box.state for box in self.boxes.values() if box.state is not None]
+
+    async def unchanged(self, _peer: str, /) -> AbstractSet[bytes]:
+        return {box.mailbox_id for box in self.boxes.values() if box.highestmodseq == box.synced_modseq}
+
+    def forget(self, _peer: str, mailbox_id: bytes | None = None, /) -> None:
+        for box in self.boxes.values():
+            if mailbox_id in {None, box.mailbox_id}:
+                box.state = None
+
     async def tree(self) -> Tree:
         nodes = dict[Name, TreeNode]()
         subscribed = {name for name, (_, is_set) in self.subscriptions.items() if is_set}
@@ -223,7 +246,10 @@ class MemoryReplica:
 
     @asynccontextmanager
     async def mailbox(self, mailbox_id: bytes, _peer: str) -> AsyncIterator[MemoryMailbox | None]:
-        yield next((box for box in self.boxes.values() if box.mailbox_id == mailbox_id), None)
+        box = next((box for box in self.boxes.values() if box.mailbox_id == mailbox_id), None)
+        if box is not None:
+            box.began_modseq = box.highestmodseq
+        yield box
 
 
 async def _pieces(text: bytes) -> AsyncIterator[bytes]:

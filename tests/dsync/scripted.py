@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from replicator.dsync.conversation.peer import Peer
+from replicator.dsync.replica import OpenReplica
 from replicator.dsync.wire.items import (
     Attribute,
     Deletions,
@@ -26,7 +27,7 @@ from replicator.dsync.wire.items import (
 from replicator.dsync.wire.keys import KINDS
 from replicator.dsync.wire.values import encode_record
 from tests.dsync.dovecot import PASSWORD
-from tests.dsync.sides import USER, ReplicaOf, served
+from tests.dsync.sides import USER, served
 
 MOST = 1_000_000
 TEXT = b"Subject: scripted\r\n\r\n"
@@ -104,7 +105,7 @@ async def _text() -> AsyncIterator[bytes]:
 
 
 @asynccontextmanager
-async def scripted_master(replica_of: ReplicaOf, **wish: str) -> AsyncIterator[ScriptedMaster]:
+async def scripted_master(replica_of: OpenReplica, **wish: str) -> AsyncIterator[ScriptedMaster]:
     """Begin a sync. `wish`: values of the handshake."""
     ours, theirs = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:

@@ -14,8 +14,9 @@ from typing import Protocol
 import trio
 
 from protocol.values import UidSet
-from replicator.dsync import DsyncServer, DsyncServices, LastSyncs, MailReplica
-from replicator.dsync.replica import Replica
+from replicator.dsync import DsyncServer, DsyncServices, LastSyncFiles, MailReplicas
+from replicator.dsync.node_mail.last_syncs import LastSyncs
+from replicator.dsync.replica import OpenReplica
 from replicator.dsync.rules.tree import INBOX
 from replicator.dsync.wire.guids import guid_of
 from replicator.mail.mailstore import NewMessage
@@ -135,17 +136,14 @@ async def password() -> bytes:
     return PASSWORD.encode()
 
 
-ReplicaOf = Callable[[str], Replica]
-
-
-def served(replica_of: ReplicaOf) -> Callable[[trio.abc.Stream], Awaitable[None]]:
+def served(replica_of: OpenReplica) -> Callable[[trio.abc.Stream], Awaitable[None]]:
     """Return the handler of connections."""
     return DsyncServer(DsyncServices(Names(USER, "u2"), replica_of, password, "zz-test")).serve
 
 
 @asynccontextmanager
 async def door(
-    replica_of: Callable[[str], Replica], wrap: Callable[[trio.abc.Stream], trio.abc.Stream] | None = None
+    replica_of: OpenReplica, wrap: Callable[[trio.abc.Stream], trio.abc.Stream] | None = None
 ) -> AsyncIterator[str]:
     """Open a door, and yield its address as doveadm takes it. `wrap` may replace streams of connections."""
     handler = served(replica_of)
@@ -159,12 +157,18 @@ async def door(
         nursery.cancel_scope.cancel()
 
 
-def node_replicas(mail: HookedMail, clock_ms: Callable[[], int], *, forgets: bool = False) -> Callable[[str], Replica]:
-    """Return what makes replicas over a node's mail. `forgets`: as if the node were started anew before each sync."""
-    replica = partial(MailReplica, mail, clock_ms=clock_ms, open_scratch=TemporaryFile)
-    if forgets:
-        return lambda user: replica(user, last_syncs=LastSyncs())
-    return partial(replica, last_syncs=LastSyncs())
+class NoMemory(LastSyncFiles):
+    """The memory of a node that was started anew and has lost its files."""
+
+    async def load(self, _user: str) -> LastSyncs:
+        await trio.lowlevel.checkpoint()
+        return LastSyncs()
+
+
+def node_replicas(mail: HookedMail, clock_ms: Callable[[], int], *, forgets: bool = False) -> OpenReplica:
+    """Return what opens replicas over a node's mail. `forgets`: each sync is the first that the node remembers."""
+    memory = (NoMemory if forgets else LastSyncFiles)(mail.store.path.parent / "dovecots")
+    return MailReplicas(mail, memory, clock_ms, TemporaryFile).of
 
 
 Doveadm = Callable[..., Awaitable[CompletedProcess[bytes]]]

@@ -6,7 +6,7 @@ from base64 import b64encode
 
 import pytest
 
-from replicator.dsync.doveadm import LINE_BYTES_MAX, Attempt, Command, DoveadmMachine, Refusal
+from replicator.dsync.door.doveadm import LINE_BYTES_MAX, Attempt, Command, DoveadmMachine, Refusal
 
 PASSWORD = b"correct horse"
 VERSION = b"VERSION\tdoveadm-server\t1\t2\n"

@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 import logging
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
 from protocol.values import UID_MAX
-from replicator.dsync import LastSyncs, MailReplica
+from replicator.dsync import LastSyncFiles, MailReplicas
 from replicator.dsync.errors import DsyncError, PeerGoneError
 from replicator.dsync.wire.items import ChangeType, Mail, Mailbox, MailChange, TreeNode
 from replicator.replication.writes.quotas import Quotas
@@ -152,10 +151,9 @@ async def test_a_full_quota_ends_the_sync_before_the_disk_is_full(tmp_path: Path
 
     scratch = tmp_path / "scratch"
     async with one_node(tmp_path, quotas=quotas) as mail:
-        replica_of = partial(
-            MailReplica, mail, last_syncs=LastSyncs(), clock_ms=now_ms, open_scratch=lambda: scratch.open("w+b")
-        )
-        async with scripted_master(replica_of) as master:
+        memory = LastSyncFiles(tmp_path / "dovecots")
+        replicas = MailReplicas(mail, memory, now_ms, lambda: scratch.open("w+b"))
+        async with scripted_master(replicas.of) as master:
             work = replace(numbers(WORK), uidnext=4, messages=3)
             await master.folders([node("Work", work)])
             changes = [MailChange(ChangeType.SAVE, uid, f"{uid:032x}", 4) for uid in (1, 2, 3)]

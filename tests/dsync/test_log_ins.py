@@ -10,7 +10,6 @@ import trio
 import trio.testing
 
 from replicator.dsync import DsyncServer, DsyncServices
-from replicator.dsync.replica import Replica
 from replicator.users.attempts.throttle import DELAY_MAX_S, FREE_FAILURES_PAIR
 from tests.dsync.memory_replica import MemoryReplica
 from tests.one_node import Names
@@ -21,10 +20,7 @@ def server(password: bytes) -> DsyncServer:
         await trio.lowlevel.checkpoint()
         return password
 
-    def replica_of(_user: str) -> Replica:
-        return MemoryReplica()
-
-    return DsyncServer(DsyncServices(Names("u1"), replica_of, read, "zz-test"))
+    return DsyncServer(DsyncServices(Names("u1"), lambda _: MemoryReplica(), read, "zz-test"))
 
 
 async def log_in(door: DsyncServer, password: bytes) -> tuple[bytes, float]:

@@ -245,14 +245,14 @@ async def test_a_folder_is_deleted_by_its_id(tmp_path: Path) -> None:
         step = Delete(("Work",), old.mailbox_id)
         await mail.rename_folder(USER, "Work", "Older")
         await mail.create_folder(USER, "Work")
-        await node_replicas(mail, now_ms)(USER).carry_out(step)
+        async with node_replicas(mail, now_ms)(USER) as replica:
+            await replica.carry_out(step)
         assert {folder.name for folder in await mail.folders(USER)} == {"INBOX", "Work"}
 
 
 async def test_folders_with_mail_take_a_guid_in_one_step(tmp_path: Path) -> None:
     """Two syncs at two nodes may do so at once, and each may end anywhere: the mail is always where it was."""
-    async with one_node(tmp_path) as mail:
-        replica = node_replicas(mail, now_ms)(USER)
+    async with one_node(tmp_path) as mail, node_replicas(mail, now_ms)(USER) as replica:
         before = await mail.create_folder(USER, "Work")
         await mail.create_folder(USER, "Work/below")
         await mail.save(before, NewMessage(b"Subject: mine\r\n\r\n"))

@@ -368,12 +368,11 @@ def subjects(address: Address) -> list[bytes]:
 
 async def test_a_uid_that_names_another_mail_by_then_is_left_alone(tmp_path: Path) -> None:
     """Branches that join give UIDs to other mails: here a mail gets another UID, and its own is asked for."""
-    async with one_node(tmp_path) as mail:
+    async with one_node(tmp_path) as mail, node_replicas(mail, now_ms)(USER) as replica:
         side = NodeSide(mail)
         for number in range(2):
             await side.append(b"Subject: %d\r\n\r\n" % number)
         folder = await mail.folder(USER, "INBOX")
-        replica = node_replicas(mail, now_ms)(USER)
         async with replica.mailbox(folder.mailbox_id, "peer") as box:
             assert box is not None
             await box.mails()

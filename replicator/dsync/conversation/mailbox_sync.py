@@ -1,7 +1,7 @@
-"""One mailbox in both directions: what this side tells of its mails, and what it takes over from the master's.
+"""One mailbox in both directions: what this side tells of its mails, and what it takes over from the peer's.
 
 Each side sends, in this order: annotations, changes, requests, mails, and the new state. This side waits for the
-master's changes first, and changes nothing before it has sent what the master asked for. In a backup, the
+master's changes first, and changes nothing before it has sent what the peer asked for. In a backup, the
 destination sends requests and its new state only, and the source all but requests.
 """
 
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from enum import Enum, auto
 from functools import partial
 from typing import TypeVar
 
 import trio
 
+from replicator.dsync.conversation.direction import Direction
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.conversation.placement import Placement
 from replicator.dsync.errors import DsyncError
@@ -53,31 +53,34 @@ ATTRIBUTE_BYTES_MAX = 64 << 10
 T = TypeVar("T")
 
 
-class Direction(Enum):
-    """The side or sides that take over changes."""
-
-    BOTH = auto()
-    HERE = auto()  # the master stays as it is
-    BACKUP_HERE = auto()  # and this side becomes as the master is
-    THERE = auto()
-
-
 class MailboxSync:
     """The sync of one mailbox, after both sides have told its numbers."""
 
     def __init__(
-        self, peer: Peer, box: ReplicaMailbox, own: Mailbox, theirs: Mailbox, state: MailboxState | None
+        self,
+        peer: Peer,
+        box: ReplicaMailbox,
+        own: Mailbox,
+        theirs: Mailbox,
+        state: MailboxState | None,
+        *,
+        is_master: bool = False,
     ) -> None:
-        """`state`: what the master remembers of the last sync; None: nothing, so all mails are compared."""
+        """`state`: what the master remembers of the last sync; None: nothing, so all mails are compared.
+
+        `is_master`: this side has begun the sync.
+        """
         self._peer = peer
         self._box = box
         self._own = own
         self._theirs = theirs
         self._state = state
+        self._is_master = is_master
         self.failure: DsyncError | MailError | None = None  # why this side has not taken over all
-        self._names: dict[str, str] = {}  # GUIDs as the master writes them, where that is in another way
+        self._names: dict[str, str] = {}  # GUIDs as the peer writes them, where that is in another way
         self._sources: dict[str, str] = {}  # GUIDs of mails, by those of their copies
         self._has_strangers = False
+        self.is_overtaken = False  # somebody else has changed the mailbox meanwhile, on either side
 
     async def run(self, direction: Direction) -> bool:
         """Bring both sides to one state, and return True if one had to be changed. Raises DsyncError, MailError.
@@ -115,6 +118,7 @@ class MailboxSync:
         state = await self._new_state(plan, direction)
         await self._peer.send(state)
         theirs = await self._peer.one(MailboxState)
+        self.is_overtaken = state.changes_during_sync or theirs.changes_during_sync
         common_uid = min(state.last_common_uid, theirs.last_common_uid)
         common_modseq = min(state.last_common_modseq, theirs.last_common_modseq) if tells else 0
         await self._box.synced(common_uid, common_modseq)
@@ -140,7 +144,7 @@ class MailboxSync:
             for mail in mails
             if mail.uid in changed
         }
-        return Known(self._own, mails, await self._box.expunged(since), lasting)
+        return Known(self._own, mails, await self._box.expunged(since), lasting, self._is_master)
 
     # ---- telling
 
@@ -180,7 +184,7 @@ class MailboxSync:
     # ---- taking
 
     async def _attributes(self) -> list[Attribute]:
-        """Return the master's annotations, without those whose values are too large for this side."""
+        """Return the peer's annotations, without those whose values are too large for this side."""
         found = list[Attribute]()
         size_bytes = 0
         while (attribute := await self._peer.one_or_end(Attribute)) is not None:
@@ -197,7 +201,7 @@ class MailboxSync:
         return found
 
     async def _changes(self) -> list[MailChange]:
-        """Return the master's changes, with GUIDs as this side writes them."""
+        """Return the peer's changes, with GUIDs as this side writes them."""
         changes = list[MailChange]()
         latest = 0
         async with aclosing(self._peer.each(MailChange, CHANGES_MAX)) as received:
@@ -228,7 +232,7 @@ class MailboxSync:
         return changes
 
     async def _carry_out(self, plan: Plan, placement: Placement) -> None:
-        """Take over the master's changes while its mails come in."""
+        """Take over the peer's changes while its mails come in."""
         box = self._box
         await box.raise_numbers(uidnext=1, highestmodseq=self._theirs.highestmodseq)
         if plan.expunged:
@@ -245,7 +249,7 @@ class MailboxSync:
     async def _move_strangers(self, plan: Plan) -> bool:
         """Move mails that have come by other ways, or got other UIDs because of these, above those of the sync.
 
-        The master may have given their UIDs to mails that it has expunged. Return True if there are any.
+        The peer may have given their UIDs to mails that it has expunged. Return True if there are any.
         """
         if plan.uidnext <= self._own.uidnext:
             return False
@@ -262,7 +266,7 @@ class MailboxSync:
         after = await self._box.numbers()
         own = self._own
         if plan.own_uids or direction is Direction.HERE or self.failure is not None:
-            # Mails may have other UIDs at the master, or not be there, so the next sync compares all.
+            # Mails may have other UIDs at the peer, or not be there, so the next sync compares all.
             return MailboxState(own.mailbox_id, own.uidvalidity, 0, 0, after.messages)
         is_alone = after.uidnext == plan.uidnext and not self._has_strangers
         common_modseq = own.highestmodseq if direction is Direction.THERE else self._theirs.highestmodseq
@@ -270,11 +274,17 @@ class MailboxSync:
             own.mailbox_id,
             own.uidvalidity,
             plan.common_uid if is_alone else min(plan.common_uid, own.uidnext - 1),
-            # One less than is true: the master would not ask again for a mailbox in which it has changed nothing.
-            max(common_modseq - 1, 0) if is_alone else own.highestmodseq,
+            self._told_modseq(common_modseq) if is_alone else own.highestmodseq,
             after.messages,
             changes_during_sync=not is_alone,
         )
+
+    def _told_modseq(self, common_modseq: int) -> int:
+        """Return the common MODSEQ to tell: to a master, one less than is true.
+
+        A Dovecot does not ask for a mailbox in which it has changed nothing itself. So it finds that it has.
+        """
+        return common_modseq if self._is_master else max(common_modseq - 1, 0)
 
 
 async def _computed(work: Callable[[], T], mails: int) -> T:

@@ -1,6 +1,6 @@
 """Mails that come to a mailbox of this side, or get other UIDs there.
 
-The master sends mails in an order of its own. Here UIDs only grow, so a mail that comes before its turn waits.
+The peer sends mails in an order of its own. Here UIDs only grow, so a mail that comes before its turn waits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Placement:
     """The mails of a plan, saved and moved in the order of their new UIDs while they come in."""
 
     def __init__(self, peer: Peer, box: ReplicaMailbox, plan: Plan, sources: Mapping[str, str]) -> None:
-        """`sources`: GUIDs of the mails of which others are copies: the master sends one text for all of them."""
+        """`sources`: GUIDs of the mails of which others are copies: the peer sends one text for all of them."""
         self._peer = peer
         self._box = box
         self._plan = plan
@@ -46,7 +46,7 @@ class Placement:
         self._is_over = False
 
     async def run(self) -> None:
-        """Save and move all, until the end of the master's mails. Raises DsyncError if one has not come."""
+        """Save and move all, until the end of the peer's mails. Raises DsyncError if one has not come."""
         with closing(self._texts):
             await self._go_on()
             asked = set(self._instances)
@@ -61,7 +61,7 @@ class Placement:
             raise DsyncError(f"the peer did not send {len(asked)} of the mails that it was asked for")
 
     async def pass_over_rest(self) -> None:
-        """Read the rest of the master's mails after an error, up to the end of their list."""
+        """Read the rest of the peer's mails after an error, up to the end of their list."""
         while not self._is_over:
             self._is_over = await self._peer.next() is Mark.END_OF_LIST
 

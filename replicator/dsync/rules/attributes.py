@@ -1,4 +1,4 @@
-"""Annotations of a mailbox (RFC 5464): which of the master's this side takes over.
+"""Annotations of a mailbox (RFC 5464): which of the peer's this side takes over.
 
 An annotation is known by whether it is shared, and its name. Its MODSEQ is 0 where nobody knows when it changed.
 """
@@ -18,7 +18,7 @@ def attributes_to_tell(own: Iterable[Attribute], state: MailboxState | None) -> 
 def attributes_to_take(
     own: Iterable[Attribute], theirs: Iterable[Attribute], state: MailboxState | None
 ) -> Sequence[Attribute]:
-    """Return those of the master's that count, and differ from this side's."""
+    """Return those of the peer's that count, and differ from this side's."""
     known = {(one.shared, one.key): one for one in own}
     taken = []
     for one in theirs:
@@ -32,7 +32,7 @@ def attributes_to_take(
 
 
 def _counts(theirs: Attribute, own: Attribute, state: MailboxState | None) -> bool:
-    """Return True if the master's value counts: the one that has changed, or changed later, or else the greater one."""
+    """Return True if the peer's value counts: the one that has changed, or changed later, or else the greater one."""
     if state is not None:
         since = state.last_common_modseq
         changed = theirs.modseq > since, own.modseq > since

@@ -1,4 +1,4 @@
-"""Rules of a backup for one mailbox of this side, which becomes as the master's is."""
+"""Rules of a backup for one mailbox of this side, which becomes as the peer's is."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailC
 
 
 def plan_backup(known: Known, theirs: Mailbox, changes: Sequence[MailChange], state: MailboxState | None) -> Plan:
-    """Return what to do, by the changes, ascending by UID, so that this side has the master's mails alone.
+    """Return what to do, by the changes, ascending by UID, so that this side has the peer's mails alone.
 
-    They have the master's UIDs, unless this side has given those to other mails. `state`: what was equal before, if the
+    They have the peer's UIDs, unless this side has given those to other mails. `state`: what was equal before, if the
     master knows it.
     """
     told = {change.uid: change for change in changes if change.type is not ChangeType.EXPUNGE}
@@ -41,7 +41,7 @@ def plan_backup(known: Known, theirs: Mailbox, changes: Sequence[MailChange], st
 
 
 def _plan_by_guids(known: Known, told: Mapping[int, MailChange], common: AbstractSet[int]) -> Plan:
-    """Return what to do where UIDs cannot become the master's: its mails get the next UIDs here.
+    """Return what to do where UIDs cannot become the peer's: its mails get the next UIDs here.
 
     `common`: UIDs of mails that both sides have had before, and have still.
     """
@@ -63,7 +63,7 @@ def _plan_by_guids(known: Known, told: Mapping[int, MailChange], common: Abstrac
 
 
 def _fetch(plan: Plan, change: MailChange, uid: int, guids: set[str]) -> bool:
-    """Note that a mail of the master's is to be saved with this UID; False if there is one with its GUID."""
+    """Note that a mail of the peer's is to be saved with this UID; False if there is one with its GUID."""
     if change.guid in guids:
         return False
     guids.add(change.guid)

@@ -35,7 +35,7 @@ def is_copy(guid: bytes) -> bool:
 def with_own_guids(
     changes: Sequence[MailChange], own: Mapping[int, str], kept: Collection[str]
 ) -> tuple[list[MailChange], dict[str, str]]:
-    """Return the master's changes with the GUIDs that copies have here, and the GUID of the source of each copy.
+    """Return the peer's changes with the GUIDs that copies have here, and the GUID of the source of each copy.
 
     `own`: GUIDs of this side's mails, and of expunged ones, by UID. `kept`: those of mails that are not told, as
     nothing has happened to them.

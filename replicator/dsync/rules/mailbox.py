@@ -1,4 +1,4 @@
-"""Rules of a sync for one mailbox of this side, by all mails of this side and the changes that the master tells."""
+"""Rules of a sync for one mailbox of this side, by all mails of this side and the changes that the peer tells."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ NO_CHANGES = FlagChanges()
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """This side's mail in the mailbox, and its memory of earlier syncs."""
+    """This side's mail in the mailbox, and its memory of earlier syncs. `is_master`: this side has begun the sync."""
 
     numbers: Mailbox
     mails: Sequence[StoredMail]  # ascending by UID
     expunged: Mapping[int, bytes]
     flag_changes: Mapping[int, FlagChanges]
+    is_master: bool = False
 
 
 @dataclass(slots=True)
@@ -37,8 +38,8 @@ class Plan:
     placed: list[Placed] = field(default_factory=list)
     uidnext: int = 1
     common_uid: int = 0
-    wanted: dict[str, MailChange] = field(default_factory=dict)  # mails of the master's to be fetched, by GUID
-    own_uids: bool = False  # mails have other UIDs here than at the master, so no common UID can be told
+    wanted: dict[str, MailChange] = field(default_factory=dict)  # mails of the peer's to be fetched, by GUID
+    own_uids: bool = False  # mails have other UIDs here than at the peer, so no common UID can be told
 
 
 def plan_merge(
@@ -50,7 +51,7 @@ def plan_merge(
 ) -> Plan:
     """Return what to do, by the changes, ascending by UID, with GUIDs as this side has them.
 
-    `names`: GUIDs as the master writes them, where that is in another way. `state`: what was equal before, if the
+    `names`: GUIDs as the peer writes them, where that is in another way. `state`: what was equal before, if the
     master knows it.
     """
     own = {mail.uid: mail for mail in known.mails}
@@ -81,18 +82,18 @@ def plan_merge(
 
 @dataclass(frozen=True, slots=True)
 class _NewMails:
-    """Mails of the master's above the last common UID, their GUIDs as it writes them, and its UIDNEXT."""
+    """Mails of the peer's above the last common UID, their GUIDs as it writes them, and its UIDNEXT."""
 
     saves: Sequence[MailChange]
     names: Mapping[str, str]
     uidnext: int
 
     def name(self, guid: str) -> str:
-        """Return a GUID as the master writes it."""
+        """Return a GUID as the peer writes it."""
         return self.names.get(guid, guid)
 
     def own_name(self, guid: bytes) -> str:
-        """Return a GUID of this side as the master is told it."""
+        """Return a GUID of this side as the peer is told it."""
         return self.name(guid.hex()) if is_copy(guid) else guid.hex()
 
 
@@ -123,10 +124,10 @@ def _place_new(plan: Plan, known: Known, new: _NewMails, common: int) -> None:
 
 
 def _keep_unseen(plan: Plan, own: Mapping[int, StoredMail], absent: Iterable[int], saved: Collection[str]) -> None:
-    """Move mails that the master never saw under their UIDs above all others, where it looks for new ones.
+    """Move mails that the peer never saw under their UIDs above all others, where it looks for new ones.
 
-    Those have UIDs of other mails that were expunged there; or the master has them under another UID only, so that they
-    must not be expunged. `absent`: UIDs that the master no longer has, `saved`: GUIDs that it has.
+    Those have UIDs of other mails that were expunged there; or the peer has them under another UID only, so that they
+    must not be expunged. `absent`: UIDs that the peer no longer has, `saved`: GUIDs that it has.
     """
     expunged = {*plan.expunged}
     rest = {*saved} - {mail.guid.hex() for uid, mail in own.items() if uid not in expunged} - plan.wanted.keys()
@@ -140,11 +141,10 @@ def _keep_unseen(plan: Plan, own: Mapping[int, StoredMail], absent: Iterable[int
 def _merge_flags(plan: Plan, uid: int, change: MailChange, mail: StoredMail, known: Known) -> None:
     """Note the flags that a mail is to have, if it has others now."""
     ours = known.flag_changes.get(uid, NO_CHANGES)
-    flags = merged_flags(
-        FlagSide(change.flags, change.modseq, change.added, change.removed),
-        FlagSide(mail.flags, mail.modseq, ours.added, ours.removed),
-    )
-    change_flags(plan, mail, flags)
+    peer = FlagSide(change.flags, change.modseq, change.added, change.removed)
+    own = FlagSide(mail.flags, mail.modseq, ours.added, ours.removed)
+    master, remote = (own, peer) if known.is_master else (peer, own)
+    change_flags(plan, mail, merged_flags(master, remote))
 
 
 def change_flags(plan: Plan, mail: StoredMail, wanted: frozenset[str]) -> None:

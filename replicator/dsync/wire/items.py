@@ -21,13 +21,21 @@ DATE_MAX_S = 253_402_300_799
 HOSTNAME_MAX = 255
 """Characters of a peer's name (RFC 1035 section 2.3.4): it is remembered with each mailbox."""
 
+STATEFUL, CHANGED, FULL = "s", "c", "f"
+"""Types of a sync: by states of earlier ones; of mailboxes whose numbers differ; of all mails."""
+
+HASHED_HEADERS = ("Date", "Message-ID")
+REPLACEMENT = "_"
+"""What a master has to say although it needs none of it here: which headers stand for a mail without a GUID, and what
+replaces characters that a folder's name cannot have."""
+
 NO_SIZE = "ffffffffffffffff"
 """A size that was not asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """H: what the peer is called, and what kind of sync it wants."""
+    """H: what a side is called, and what kind of sync it wants as the master. `lock_s`: how long to wait for locks."""
 
     hostname: str
     sync_type: str = ""
@@ -39,6 +47,7 @@ class Handshake:
     namespaces: str | None = None
     exclude_mailboxes: tuple[str, ...] = ()
     filters: tuple[str, ...] = ()  # names of the options that leave out messages
+    lock_s: int | None = None
 
     @classmethod
     def of(cls, fields: Fields) -> Handshake:
@@ -61,8 +70,17 @@ class Handshake:
         )
 
     def values(self) -> Values:
-        """Return the values that the remote side tells: nobody reads more."""
-        return {"hostname": self.hostname, "hashed_headers": ""}
+        """Return the values to send. Those of the remote side, which wants nothing, are not read."""
+        if not self.sync_type:
+            return {"hostname": self.hostname, "hashed_headers": ""}
+        return {
+            "hostname": self.hostname,
+            "sync_type": self.sync_type,
+            "send_mail_requests": "",
+            "lock_timeout": decimal(self.lock_s),
+            "hashed_headers": encode_list(HASHED_HEADERS),
+            "alt_char": REPLACEMENT,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,14 @@ from replicator.mail.last_changes import (
 )
 from replicator.store.db.queries.folder_queries import SHOWN_UIDVALIDITY
 from replicator.store.db.rows.message_rows import unpacked_map
-from resync.entry import ID_BYTES, NOWHERE
+from resync.entry import ID_BYTES, NOWHERE, tree_id
 from resync.names_elsewhere import FOREIGN_GUID, OWN, holder_of
 
 COUNTER_BITS = 16
 """Bits of a stamp's time below its milliseconds (`protocol.values.Stamp`)."""
+
+HEAD = "COALESCE(c.head_origin || ':' || c.head_seq, '')"
+"""The newest entry of the row `c` of a chain."""
 
 
 def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:
@@ -30,7 +33,7 @@ def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:
     """
     folders = connection.execute(
         f"SELECT f.name, f.mailbox_id, {SHOWN_UIDVALIDITY}, COALESCE(c.uidnext, 1),"
-        f" f.deleted AND COALESCE(c.messages, 0) = 0, f.time >> {COUNTER_BITS}"
+        f" f.deleted AND COALESCE(c.messages, 0) = 0, f.time >> {COUNTER_BITS}, COALESCE(c.highestmodseq, 0), {HEAD}"
         " FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id WHERE f.user = ?"
         " ORDER BY f.deleted DESC, f.time, f.sid, f.mailbox_id",
         (user,),
@@ -39,14 +42,16 @@ def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:
     subscriptions = connection.execute(
         f"SELECT name, subscribed, time >> {COUNTER_BITS} FROM subscription WHERE user = ? ORDER BY time", (user,)
     )
+    head = connection.execute(f"SELECT {HEAD} FROM chain c WHERE c.id = ?", (tree_id(user),)).fetchone()
     return TreeChanges(
         [
             FolderChange(
-                name, mailbox_id, uidvalidity, uidnext, bool(deleted), changed_ms, guids.get(mailbox_id, mailbox_id)
+                name, one, uidvalidity, uidnext, bool(deleted), changed_ms, guids.get(one, one), modseq, newest
             )
-            for name, mailbox_id, uidvalidity, uidnext, deleted, changed_ms in folders
+            for name, one, uidvalidity, uidnext, deleted, changed_ms, modseq, newest in folders
         ],
         [SubscriptionChange(name, bool(subscribed), ms) for name, subscribed, ms in subscriptions],
+        head[0] if head is not None else "",
     )
 
 

@@ -1,27 +1,23 @@
-"""A whole sync, seen from the remote side: hello, what is wanted, folders, mailboxes, end."""
+"""A whole sync that the peer has begun: hello, what it wants, folders, mailboxes, end."""
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import replace
 
-from replicator.dsync.conversation.mailbox_sync import Direction, MailboxSync, states_by_id
+from replicator.dsync.conversation.direction import Direction
+from replicator.dsync.conversation.folder_sync import FOLDERS_MAX, FolderSync
+from replicator.dsync.conversation.mailbox_sync import MailboxSync, states_by_id
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.errors import DsyncError, PeerGoneError
 from replicator.dsync.replica import Replica, ReplicaMailbox
-from replicator.dsync.rules.selection import check_options, selected
-from replicator.dsync.rules.tree import Adopt, Delete, Step, Tree, merging_steps, replacing_steps
-from replicator.dsync.wire.items import Deletions, Finish, Handshake, Mailbox, MailboxState, TreeNode
+from replicator.dsync.rules.numbers import in_force, is_stale, out_of_range
+from replicator.dsync.rules.selection import check_options
+from replicator.dsync.wire.items import CHANGED, STATEFUL, Finish, Handshake, Mailbox, MailboxState
 from replicator.dsync.wire.reader import Mark
 from replicator.errors import MailError
-from replicator.runtime.environment import run_in_thread
-from resync.state import RAISED_MODSEQ_MAX, why_not_raise
 
-log = logging.getLogger(__name__)
-
-FOLDERS_MAX = 100_000
 TEMPORARY = 1
 """Dovecot's number of errors that are gone later (MAIL_ERROR_TEMP)."""
 
@@ -30,13 +26,6 @@ NOT_POSSIBLE = 3
 
 SETTLED_MAX = 100_000
 """Mailboxes of which it is remembered that they are equal: 30 MB."""
-
-TOLD_MAX = 10
-TOLD_CHARACTERS_MAX = 300
-"""Folders of one sync that the log names as different, and the length of what it says of each."""
-
-STATEFUL = "s"
-CHANGED = "c"
 
 
 class Settled:
@@ -62,8 +51,8 @@ class Settled:
             self._numbers.popitem(last=False)
 
 
-class Session:
-    """The conversation with one master about one user's mail. `different`: folders that could not be made equal."""
+class RemoteSession:
+    """The conversation with one master about one user's mail."""
 
     def __init__(self, peer: Peer, replica: Replica, hostname: str, settled: Settled, address: str) -> None:
         """`hostname`: this side's. The side with the smaller one locks the user, so it is one that is greater.
@@ -76,12 +65,16 @@ class Session:
         self._address = address
         self._settled = settled
         self._wish = Handshake("")
+        self._folders = FolderSync(peer, replica, self._wish, Direction.BOTH)
         self._states = states_by_id(())
         self._full_resync = False
         self._failure: DsyncError | MailError | None = None  # with which the sync is to end
         self._owes_numbers = False
-        self.different = 0
-        self._adoptions: dict[bytes, Adopt] = {}  # by ids of the master's; a Dovecot with Maildirs takes ours instead
+
+    @property
+    def different(self) -> int:
+        """Number of folders that could not be made equal."""
+        return self._folders.different
 
     async def run(self) -> None:
         """Sync, and tell the master how that went. Raises PeerGoneError, DsyncError, MailError.
@@ -99,6 +92,7 @@ class Session:
         await self._peer.greet()
         await self._peer.send(Handshake(self._hostname))
         self._wish = await self._peer.one(Handshake)
+        self._folders = FolderSync(self._peer, self._replica, self._wish, self._direction)
         if self._wish.sync_type == STATEFUL:
             self._states = states_by_id(await self._peer.all(MailboxState, FOLDERS_MAX))
         try:
@@ -107,7 +101,7 @@ class Session:
             self._failure = error
             await self._pass_over_folders()
         else:
-            await self._sync_folders()
+            await self._folders.run(self._master, self._states)
         while (event := await self._peer.next()) is not Mark.END_OF_LIST:
             if not isinstance(event, Mailbox):
                 raise DsyncError("the peer sent something else than a mailbox's numbers")
@@ -143,54 +137,7 @@ class Session:
         """
         if self._failure is not None and self._wish.backup_send and not self._wish.no_backup_overwrite:
             raise self._failure
-        await self._peer.all(TreeNode, FOLDERS_MAX)
-        await self._peer.one(Deletions)
-        await self._peer.end_list()
-        await self._peer.send(Deletions())
-
-    async def _sync_folders(self) -> None:
-        """Take over the master's folders, then tell it this side's, with all that had to be created on the way."""
-        nodes = await self._peer.all(TreeNode, FOLDERS_MAX)
-        deletions = await self._peer.one(Deletions)
-        peer = await run_in_thread(lambda: Tree({node.name: node for node in nodes}, deletions))
-        if self._direction is not Direction.THERE:
-            own = await self._tree(peer)
-            steps = replacing_steps if self._direction is Direction.BACKUP_HERE else merging_steps
-            for step in await run_in_thread(lambda: [*steps(own, peer)]):
-                if isinstance(step, Adopt):
-                    self._adoptions[step.mailbox_id] = step
-                elif isinstance(step, Delete) and self._direction is not Direction.BACKUP_HERE:
-                    await self._carry_out(replace(step, common_uid=self._common_uid(step.mailbox_id)))
-                else:
-                    await self._carry_out(step)
-        told = await self._tree(peer)
-        for name in await run_in_thread(lambda: sorted(told.nodes)):
-            await self._peer.send(told.nodes[name])
-        await self._peer.end_list()
-        await self._peer.send(told.deletions)
-
-    def _common_uid(self, mailbox_id: bytes) -> int:
-        """Return up to where the master knows a mailbox's mails, as far as either side remembers."""
-        known, state = self._replica.common_uid(mailbox_id, self._master), self._states.get(mailbox_id)
-        if known is None and state is not None:
-            return state.last_common_uid
-        return known or 0
-
-    async def _tree(self, peer: Tree) -> Tree:
-        tree = await self._replica.tree()
-        return await run_in_thread(lambda: selected(tree, self._wish, peer.deletions.separator))
-
-    async def _carry_out(self, step: Step) -> None:
-        try:
-            await self._replica.carry_out(step)
-        except MailError as error:  # the folder's mail is not synced then, and the next sync tries again
-            self._stays_different(str(step), str(error))
-
-    def _stays_different(self, folder: str, why: str) -> None:
-        """Count a folder that this sync leaves as it is, and log the first few."""
-        self.different += 1
-        if self.different <= TOLD_MAX:
-            log.warning("a folder stays different: %s: %s", folder[:TOLD_CHARACTERS_MAX], why[:TOLD_CHARACTERS_MAX])
+        await self._folders.pass_over()
 
     async def _try_mailbox(self, theirs: Mailbox) -> None:
         """Sync a mailbox. An error before this side has told its numbers, which are due, waits for the end."""
@@ -211,16 +158,15 @@ class Session:
         state = self._states.get(theirs.mailbox_id)
         if not (theirs.have_guids and theirs.have_save_guids):
             raise DsyncError("the master's storage keeps no GUIDs of mails, so none can be told from another")
-        if theirs.mailbox_id in self._adoptions:
-            await self._carry_out(self._adoptions[theirs.mailbox_id])
+        await self._folders.adopt(theirs.mailbox_id)
         async with self._replica.mailbox(theirs.mailbox_id, self._master) as box:
             own = await _numbers(box, theirs) if box is not None else None
-            if box is None or own is None or _is_stale(own, theirs, state) or await _needs_all(box, state):
+            if box is None or own is None or is_stale(own, theirs, state) or await _needs_all(box, state):
                 self._full_resync = True
                 await self._answer(Mailbox.lacking(theirs.mailbox_id))
                 return
-            if (wrong := _out_of_range(own, theirs)) is not None:
-                self._stays_different(theirs.mailbox_id.hex(), wrong)
+            if (wrong := out_of_range(own, theirs)) is not None:
+                self._folders.stays_different(theirs.mailbox_id.hex(), wrong)
                 await self._answer(Mailbox.passed_over(theirs.mailbox_id))
                 return
             is_settled = (
@@ -233,7 +179,7 @@ class Session:
             await self._answer(own)
             if is_settled:
                 return
-            sync = MailboxSync(self._peer, box, own, theirs, _in_force(state))
+            sync = MailboxSync(self._peer, box, own, theirs, in_force(state))
             has_changed = await sync.run(self._direction)
             self._failure = sync.failure
             if not has_changed and sync.failure is None:
@@ -255,31 +201,6 @@ async def _numbers(box: ReplicaMailbox, theirs: Mailbox) -> Mailbox:
     return replace(own, first_recent_uid=min(theirs.first_recent_uid, own.uidnext))
 
 
-def _is_stale(own: Mailbox, theirs: Mailbox, state: MailboxState | None) -> bool:
-    """Return True if this side is older than the state that the master remembers, or is another mailbox."""
-    if state is None or state.last_common_uid == 0:
-        return False
-    return (
-        own.uidvalidity != theirs.uidvalidity
-        or own.uidnext < state.last_common_uid
-        or own.highestmodseq < state.last_common_modseq
-    )
-
-
 async def _needs_all(box: ReplicaMailbox, state: MailboxState | None) -> bool:
     """Return True if all mails must be compared: changes since the last sync do not tell of which mails copies are."""
-    return _in_force(state) is not None and await box.has_copies()
-
-
-def _out_of_range(own: Mailbox, theirs: Mailbox) -> str | None:
-    """Return why this side cannot take over the master's numbers; None if it can."""
-    if why_not_raise(max(theirs.uidnext, own.uidnext), own.uidnext) is not None:
-        return f"its UIDNEXT, {theirs.uidnext}, leaves too few UIDs"
-    if theirs.highestmodseq > max(own.highestmodseq, RAISED_MODSEQ_MAX):
-        return f"its HIGHESTMODSEQ, {theirs.highestmodseq}, is above {RAISED_MODSEQ_MAX}"
-    return None
-
-
-def _in_force(state: MailboxState | None) -> MailboxState | None:
-    """Return the state that limits what is compared; None if it says nothing, as of a mailbox that was skipped."""
-    return state if state is not None and (state.last_common_uid or state.last_common_modseq) else None
+    return in_force(state) is not None and await box.has_copies()

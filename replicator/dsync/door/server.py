@@ -12,10 +12,10 @@ import trio
 
 from replicator.config import LimitsConfig
 from replicator.dsync.conversation.peer import Peer
-from replicator.dsync.conversation.session import Session, Settled
-from replicator.dsync.doveadm import USER, Attempt, Command, DoveadmMachine, Refusal
+from replicator.dsync.conversation.remote_session import RemoteSession, Settled
+from replicator.dsync.door.doveadm import USER, Attempt, Command, DoveadmMachine, Refusal
 from replicator.dsync.errors import DsyncError, PeerGoneError
-from replicator.dsync.replica import Replica
+from replicator.dsync.replica import OpenReplica
 from replicator.errors import MailError, UnavailableError
 from replicator.runtime.addresses import client_address
 from replicator.runtime.environment import wall_clock_ms
@@ -27,9 +27,6 @@ from replicator.runtime.sessions import Facts, Sessions
 from replicator.users.attempts.queue import AttemptQueue
 
 log = logging.getLogger(__name__)
-
-LOCKED_BY_OTHERS = "zz-"
-"""Begin of this side's name: of two sides, the one with the smaller name locks the user, and Dovecot is to do that."""
 
 COMMAND_S = 30.0
 """Seconds for a client's password and command."""
@@ -59,7 +56,7 @@ class DsyncServices:
     """
 
     users: Users
-    replica_of: Callable[[str], Replica]
+    replica_of: OpenReplica
     password: Callable[[], Awaitable[bytes]]
     hostname: str
     metrics: DoveadmMetrics = field(default_factory=DoveadmMetrics)
@@ -205,22 +202,20 @@ class _Connection:
             machine.accept()
 
     async def _sync(self, user: str, received: bytes) -> None:
-        session = Session(
-            Peer(self._stream, received),
-            self._services.replica_of(user),
-            self._services.hostname,
-            self._settled,
-            self._address,
-        )
+        peer, services = Peer(self._stream, received), self._services
+        different = 0
         try:
-            await session.run()
+            async with services.replica_of(user) as replica:
+                session = RemoteSession(peer, replica, services.hostname, self._settled, self._address)
+                await session.run()
+                different = session.different
         except PeerGoneError as error:
             self._tell("cut", str(error))
         except (DsyncError, MailError) as error:
             self._tell("failed", str(error))
         else:
-            if session.different:
-                self._tell("different", f"{session.different} folders stay different")
+            if different:
+                self._tell("different", f"{different} folders stay different")
             else:
                 self._tell("done", None)
 

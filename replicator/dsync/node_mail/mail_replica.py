@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import BinaryIO
 
@@ -16,14 +17,14 @@ import trio
 
 from protocol.units import KIB, MIB
 from protocol.values import UidSet
-from replicator.dsync.kept_keywords import KeptKeywords
-from replicator.dsync.last_syncs import LastSync, LastSyncs
-from replicator.dsync.mail_tree import name_of, tree_of
+from replicator.dsync.node_mail.kept_keywords import KeptKeywords
+from replicator.dsync.node_mail.last_syncs import NO_UIDS, LastSync, LastSyncFiles, LastSyncs
+from replicator.dsync.node_mail.mail_tree import name_of, tree_of
 from replicator.dsync.replica import SavedAs
 from replicator.dsync.rules.copies import is_copy
 from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.rules.tree import Adopt, Create, Delete, Rename, Step, Subscribe, Tree
-from replicator.dsync.wire.items import Attribute, Mailbox
+from replicator.dsync.wire.items import Attribute, Mailbox, MailboxState
 from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError
 from replicator.mail.annotations import SPECIAL_USE
 from replicator.mail.flags import SYSTEM_FLAGS, keywords
@@ -43,12 +44,32 @@ PRIVATE = "/private/"
 SHARED = "/shared/"
 """Beginnings of the names of annotations (RFC 5464 section 3.2), without which Dovecot tells them."""
 
-_FOLDER = 0
-"""In place of a UID, for changes of annotations."""
+SAVE_S = 10.0
+"""Seconds for writing down what a sync has done, even where it breaks off."""
 
 DOVECOTS_OWN = "vendor/vendor.dovecot/"
 
 _SYSTEM_FLAGS = frozenset(SYSTEM_FLAGS)
+
+
+@dataclass(frozen=True, slots=True)
+class MailReplicas:
+    """The mail of all users of a node. `open_scratch` opens a nameless file, or raises OSError."""
+
+    mail: CoreMailStore
+    memory: LastSyncFiles
+    clock_ms: Callable[[], int]
+    open_scratch: Callable[[], BinaryIO]
+
+    @asynccontextmanager
+    async def of(self, user: str) -> AsyncIterator[MailReplica]:
+        """Open the mail of a user for one sync, with what is remembered of earlier ones."""
+        last_syncs = await self.memory.load(user)
+        try:
+            yield MailReplica(self.mail, user, last_syncs, self.clock_ms, self.open_scratch)
+        finally:
+            with trio.move_on_after(SAVE_S, shield=True):
+                await self.memory.save(user, last_syncs)
 
 
 class MailReplica:
@@ -72,7 +93,38 @@ class MailReplica:
     async def tree(self) -> Tree:
         """See `Replica`."""
         changes = await self._mail.tree_changes(self._user)
+        self._last_syncs.keep_only({one.guid for one in changes.folders})
         return await trio.to_thread.run_sync(tree_of, changes)
+
+    async def states(self, peer: str) -> Sequence[MailboxState]:
+        """See `Replica`. A state that is newer than the mailbox, as after a restore, says nothing."""
+        found = list[MailboxState]()
+        for one in (await self._mail.tree_changes(self._user)).folders:
+            last = self._last_syncs.find(peer, one.guid)
+            if (
+                last is not None
+                and not one.deleted
+                and last.common_uid + last.common_modseq > 0
+                and not last.copies
+                and last.uidvalidity == one.uidvalidity
+                and last.common_uid < one.uidnext
+                and max(last.common_modseq, last.modseq) <= one.highestmodseq
+            ):
+                found.append(
+                    MailboxState(one.guid, last.uidvalidity, last.common_uid, last.common_modseq, last.messages)
+                )
+        return found
+
+    async def unchanged(self, peer: str) -> AbstractSet[bytes]:
+        """See `Replica`."""
+        folders = (await self._mail.tree_changes(self._user)).folders
+        found = {one.guid: self._last_syncs.find(peer, one.guid) for one in folders if not one.deleted}
+        heads = {one.guid: one.head for one in folders}
+        return {guid for guid, last in found.items() if last is not None and last.head == heads[guid]}
+
+    def forget(self, peer: str, mailbox_id: bytes | None = None) -> None:
+        """See `Replica`."""
+        self._last_syncs.forget(peer, mailbox_id)
 
     async def carry_out(self, step: Step) -> None:
         """See `Replica`."""
@@ -141,14 +193,19 @@ class MailReplica:
             yield None
             return
         at_ms = self._clock_ms()
+        head = await self._head(folder)  # before the view is read: what comes in between is found by the next sync
         modseq = (await self._mail.open_mailbox(folder)).highestmodseq
         last_sync = self._last_syncs.find(peer, mailbox_id)
-        this_sync = LastSync(modseq, at_ms)
+        this_sync = LastSync(folder.uidvalidity, modseq, at_ms, head)
         box = MailReplicaMailbox(self._mail, folder, mailbox_id, (last_sync, this_sync), self._open_scratch)
         yield box
         box.tell_left_out()
         if box.is_synced:
             self._last_syncs.note(peer, mailbox_id, box.this_sync)
+
+    async def _head(self, folder: Folder) -> str:
+        folders = (await self._mail.tree_changes(self._user)).folders
+        return next((one.head for one in folders if one.mailbox_id == folder.mailbox_id), "")
 
 
 async def with_uidvalidity(mail: CoreMailStore, folder: Folder, uidvalidity: int) -> Folder:
@@ -177,7 +234,8 @@ class MailReplicaMailbox:
         self._folder = folder
         self._guid = guid
         self._last_sync, self.this_sync = syncs
-        self._own_changes: set[tuple[int, str, bool]] = set()
+        self._own_flags: dict[tuple[str, bool], set[int]] = {}
+        self._own_annotations: set[tuple[str, bool]] = set()
         self.is_synced = False
         self._read: dict[int, bytes] = {}  # GUIDs by UID, as `mails` has returned them
         self._batch: list[NewMessage] = []
@@ -208,12 +266,12 @@ class MailReplicaMailbox:
 
     async def flag_changes(self, since: int) -> Mapping[int, FlagChanges]:
         """See `ReplicaMailbox`. Without a memory of the last sync, changes that it made are among them."""
-        last = self._last_sync or LastSync(0, 0)
+        last = self._last_sync or LastSync(0, 0, 0)
         flags = (await self._mail.mailbox_changes(self._folder, max(since, last.modseq))).flags
         found = dict[int, FlagChanges]()
         for uid, changes in flags.items():
             new = [one for one in changes if one.changed_ms >= last.at_ms]
-            new = [one for one in new if (uid, one.flag, one.is_set) not in last.own_changes]
+            new = [one for one in new if uid not in last.own_flags.get((one.flag, one.is_set), NO_UIDS)]
             added = frozenset(one.flag for one in new if one.is_set)
             found[uid] = FlagChanges(added, frozenset(one.flag for one in new if not one.is_set))
         return found
@@ -225,13 +283,24 @@ class MailReplicaMailbox:
 
     async def synced(self, common_uid: int, common_modseq: int) -> None:
         """See `ReplicaMailbox`."""
-        await self._save_batch()
-        own = frozenset(self._own_changes)
-        self.this_sync = replace(self.this_sync, common_uid=common_uid, common_modseq=common_modseq, own_changes=own)
+        after = await self._view()
+        self.this_sync = replace(
+            self.this_sync,
+            uidvalidity=self._folder.uidvalidity,
+            common_uid=common_uid,
+            common_modseq=common_modseq,
+            messages=len(after.messages),
+            copies=await self.has_copies(),
+            own_flags={change: UidSet.of(uids) for change, uids in self._own_flags.items()},
+            own_annotations=frozenset(self._own_annotations),
+        )
         self.is_synced = True
 
     def _own(self, uid: int, added: Iterable[str], removed: Iterable[str] = ()) -> None:
-        self._own_changes |= {(uid, flag, True) for flag in added} | {(uid, flag, False) for flag in removed}
+        for flag in added:
+            self._own_flags.setdefault((flag, True), set()).add(uid)
+        for flag in removed:
+            self._own_flags.setdefault((flag, False), set()).add(uid)
 
     async def text(self, mail: StoredMail) -> AsyncIterator[bytes] | None:
         """See `ReplicaMailbox`."""
@@ -254,7 +323,7 @@ class MailReplicaMailbox:
         found = []
         for one in await self._mail.annotation_changes(self._folder):
             shared, key = one.name.startswith(SHARED), one.name.removeprefix(SHARED).removeprefix(PRIVATE)
-            is_own = last is not None and (_FOLDER, one.name, one.value is not None) in last.own_changes
+            is_own = last is not None and (one.name, one.value is not None) in last.own_annotations
             is_news = last is not None and one.changed_ms >= last.at_ms and not is_own
             value = None if one.value is None else one.value.decode(errors="surrogateescape")
             if one.name != SPECIAL_USE:
@@ -268,7 +337,7 @@ class MailReplicaMailbox:
         if name == SPECIAL_USE or attribute.key.startswith(DOVECOTS_OWN):
             return
         value = None if attribute.value is None else attribute.value.encode(errors="surrogateescape")
-        self._own_changes.add((_FOLDER, name, value is not None))
+        self._own_annotations.add((name, value is not None))
         try:
             await self._mail.annotate(self._folder.user, self._folder, {name: value})
         except (InvalidNameError, MailboxFullError) as error:

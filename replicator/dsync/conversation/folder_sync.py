@@ -1,0 +1,102 @@
+"""Folders in both directions. This side waits for the peer's, and tells what has become of both."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+from replicator.dsync.conversation.direction import Direction
+from replicator.dsync.conversation.peer import Peer
+from replicator.dsync.replica import Replica
+from replicator.dsync.rules.selection import selected
+from replicator.dsync.rules.tree import Adopt, Delete, Step, Tree, merging_steps, replacing_steps
+from replicator.dsync.wire.items import Deletions, Handshake, MailboxState, TreeNode
+from replicator.errors import MailError
+from replicator.runtime.environment import run_in_thread
+
+log = logging.getLogger(__name__)
+
+FOLDERS_MAX = 100_000
+
+TOLD_MAX = 10
+TOLD_CHARACTERS_MAX = 300
+"""Folders of one sync that the log names as different, and the length of what it says of each."""
+
+
+class FolderSync:
+    """The sync of a user's folders. `different`: folders that could not be made equal."""
+
+    def __init__(self, peer: Peer, replica: Replica, wish: Handshake, direction: Direction) -> None:
+        """`wish`: what the master wants."""
+        self._peer = peer
+        self._replica = replica
+        self._wish = wish
+        self._direction = direction
+        self._adoptions: dict[bytes, Adopt] = {}  # by ids of the peer's; a Dovecot with Maildirs takes ours instead
+        self.different = 0
+
+    async def run(self, name: str, states: Mapping[bytes, MailboxState]) -> tuple[Tree, Tree]:
+        """Take over the peer's folders, then tell it this side's. Return both trees: this side's, and the peer's.
+
+        `name`: under which things are remembered of the peer. `states`: up to where mailboxes were equal.
+        """
+        nodes = await self._peer.all(TreeNode, FOLDERS_MAX)
+        deletions = await self._peer.one(Deletions)
+        theirs = await run_in_thread(lambda: Tree({node.name: node for node in nodes}, deletions))
+        if self._direction is not Direction.THERE:
+            own = await self._tree(theirs)
+            steps = replacing_steps if self._direction is Direction.BACKUP_HERE else merging_steps
+            for step in await run_in_thread(lambda: [*steps(own, theirs)]):
+                if isinstance(step, Adopt):
+                    self._adoptions[step.mailbox_id] = step
+                elif isinstance(step, Delete) and self._direction is not Direction.BACKUP_HERE:
+                    common_uid = self._common_uid(step.mailbox_id, name, states)
+                    await self._carry_out(replace(step, common_uid=common_uid))
+                else:
+                    await self._carry_out(step)
+        told = await self._tree(theirs)
+        for node_name in await run_in_thread(lambda: sorted(told.nodes)):
+            await self._peer.send(told.nodes[node_name])
+        await self._peer.end_list()
+        await self._peer.send(told.deletions)
+        return told, theirs
+
+    async def pass_over(self) -> None:
+        """Read the peer's folders, and tell none."""
+        await self._peer.all(TreeNode, FOLDERS_MAX)
+        await self._peer.one(Deletions)
+        await self._peer.end_list()
+        await self._peer.send(Deletions())
+
+    def adopts(self, mailbox_id: bytes) -> bool:
+        """Return True if a folder here is to have this id of the peer's."""
+        return mailbox_id in self._adoptions
+
+    async def adopt(self, mailbox_id: bytes) -> None:
+        """Let a folder here have the peer's id, and its name for it, if that is due: the peer keeps its own."""
+        if mailbox_id in self._adoptions:
+            await self._carry_out(self._adoptions[mailbox_id])
+
+    def stays_different(self, folder: str, why: str) -> None:
+        """Count a folder that this sync leaves as it is, and log the first few."""
+        self.different += 1
+        if self.different <= TOLD_MAX:
+            log.warning("a folder stays different: %s: %s", folder[:TOLD_CHARACTERS_MAX], why[:TOLD_CHARACTERS_MAX])
+
+    def _common_uid(self, mailbox_id: bytes, name: str, states: Mapping[bytes, MailboxState]) -> int:
+        """Return up to where the peer knows a mailbox's mails, as far as either side remembers."""
+        known, state = self._replica.common_uid(mailbox_id, name), states.get(mailbox_id)
+        if known is None and state is not None:
+            return state.last_common_uid
+        return known or 0
+
+    async def _tree(self, theirs: Tree) -> Tree:
+        tree = await self._replica.tree()
+        return await run_in_thread(lambda: selected(tree, self._wish, theirs.deletions.separator))
+
+    async def _carry_out(self, step: Step) -> None:
+        try:
+            await self._replica.carry_out(step)
+        except MailError as error:  # the folder's mail is not synced then, and the next sync tries again
+            self.stays_different(str(step), str(error))

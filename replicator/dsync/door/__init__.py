@@ -1,0 +1,1 @@
+"""The door at which Dovecots begin syncs: doveadm's protocol up to there, and the connections."""

@@ -1,0 +1,196 @@
+"""What a node remembers of the last sync of each mailbox of a user with each Dovecot, in a file of that user's.
+
+Changes before that sync are known to the Dovecot, and those by it are the Dovecot's own. Where nothing is remembered, a
+sync compares all mails, and takes changes of flags from MODSEQs alone. So a file that is damaged or lost costs work.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import cast
+
+import msgpack
+
+from protocol.values import UidSet
+from replicator.runtime.environment import run_in_thread
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+DETAILS_MAX = 100_000
+"""Ranges of UIDs that are remembered of all syncs of a user: 10 MB of memory."""
+
+PEERS_MAX = 8
+"""Dovecots whose syncs with a user are remembered: those that have synced last."""
+
+NO_UIDS = UidSet()
+
+FlagUids = Mapping[tuple[str, bool], UidSet]
+"""UIDs of messages whose flag was set (True) or cleared, by the flag."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastSync:
+    """The last sync of a mailbox with a peer: the mailbox as the sync began, `at_ms`, and what it did.
+
+    `head`: the newest entry of the mailbox then; while it still is, nothing has changed here. `common_uid` and
+    `common_modseq`: up to where both sides were equal in the end; 0: not known, so the next sync compares all. It does
+    so, too, if there were `copies` (`rules.copies`): what is told of changes since a state does not tell their sources.
+    `own_flags`, `own_annotations`: changes by the sync itself. `expunged`: UIDs that were known to be expunged as it
+    began; a peer that remembers this sync has been told of them, unless `common_modseq` is 0.
+    """
+
+    uidvalidity: int
+    modseq: int
+    at_ms: int
+    head: str = ""
+    common_uid: int = 0
+    common_modseq: int = 0
+    messages: int = 0
+    copies: bool = False
+    own_flags: FlagUids = field(default_factory=dict)
+    own_annotations: frozenset[tuple[str, bool]] = frozenset()
+    expunged: UidSet = NO_UIDS
+
+    @property
+    def details(self) -> int:
+        """Number of things that are remembered of it besides."""
+        flags = sum(len(uids.ranges) for uids in self.own_flags.values())
+        return flags + len(self.own_annotations) + len(self.expunged.ranges)
+
+
+class LastSyncs:
+    """The last syncs of one user's mailboxes, by peer and mailbox."""
+
+    def __init__(self, known: Iterable[tuple[str, bytes, LastSync]] = ()) -> None:
+        """`known`: those that are longest ago first."""
+        self._peers: OrderedDict[str, OrderedDict[bytes, LastSync]] = OrderedDict()
+        self.is_changed = False
+        for peer, mailbox_id, sync in known:
+            self._peers.setdefault(peer, OrderedDict())[mailbox_id] = sync
+
+    def note(self, peer: str, mailbox_id: bytes, sync: LastSync) -> None:
+        """Note a sync. The mailboxes and peers that were synced longest ago are forgotten where there are too many."""
+        boxes = self._peers.setdefault(peer, OrderedDict())
+        self._peers.move_to_end(peer)
+        boxes.pop(mailbox_id, None)
+        boxes[mailbox_id] = sync
+        self.is_changed = True
+        while len(self._peers) > PEERS_MAX:
+            self._peers.popitem(last=False)
+        details = sum(one.details for _, _, one in self.all())
+        while details > DETAILS_MAX:
+            oldest = next(peer for peer, boxes in self._peers.items() if boxes)
+            details -= self._peers[oldest].popitem(last=False)[1].details
+
+    def find(self, peer: str, mailbox_id: bytes) -> LastSync | None:
+        """Return the last sync, if it is known."""
+        boxes = self._peers.get(peer)
+        return None if boxes is None else boxes.get(mailbox_id)
+
+    def forget(self, peer: str, mailbox_id: bytes | None = None) -> None:
+        """Forget the last sync of a mailbox; with None, of all mailboxes with this peer."""
+        boxes = self._peers.get(peer, OrderedDict())
+        if mailbox_id is None:
+            boxes.clear()
+        else:
+            boxes.pop(mailbox_id, None)
+        self.is_changed = True
+
+    def keep_only(self, mailbox_ids: Collection[bytes]) -> None:
+        """Forget syncs of mailboxes that exist no longer."""
+        for peer, boxes in self._peers.items():
+            for gone in boxes.keys() - mailbox_ids:
+                self.forget(peer, gone)
+
+    def all(self) -> list[tuple[str, bytes, LastSync]]:
+        """Return all syncs that are known, those that are longest ago first."""
+        return [(peer, one, sync) for peer, boxes in self._peers.items() for one, sync in boxes.items()]
+
+
+class LastSyncFiles:
+    """The files of all users, in a directory. What they hold is written without a wait for the disk."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    async def load(self, user: str) -> LastSyncs:
+        """Return what is remembered of a user; nothing if the file cannot be read."""
+        return await run_in_thread(partial(_load, self._path(user)))
+
+    async def save(self, user: str, syncs: LastSyncs) -> None:
+        """Write it down, if it has changed."""
+        if syncs.is_changed:
+            await run_in_thread(partial(_save, self._path(user), syncs))
+
+    def _path(self, user: str) -> Path:
+        name = sha256(user.encode(errors="surrogateescape")).hexdigest()
+        return self._directory / name[:2] / name[2:]
+
+
+def _load(path: Path) -> LastSyncs:
+    try:
+        return _unpacked(path.read_bytes())
+    except FileNotFoundError:
+        return LastSyncs()
+    except (OSError, ValueError) as error:
+        log.warning("%s: cannot be read, so the next sync compares all mails of this user: %s", path, error)
+        return LastSyncs()
+
+
+def _save(path: Path, syncs: LastSyncs) -> None:
+    temporary = path.with_suffix(".new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(_packed(syncs))
+        temporary.replace(path)
+    except OSError as error:
+        log.warning("%s: cannot be written, so what was synced is forgotten: %s", path, error)
+
+
+def _packed(syncs: LastSyncs) -> bytes:
+    rows = [
+        (
+            peer,
+            mailbox_id,
+            (sync.uidvalidity, sync.modseq, sync.at_ms, sync.head),
+            (sync.common_uid, sync.common_modseq, sync.messages, sync.copies),
+            [(flag, is_set, uids.ranges) for (flag, is_set), uids in sync.own_flags.items()],
+            sorted(sync.own_annotations),
+            sync.expunged.ranges,
+        )
+        for peer, mailbox_id, sync in syncs.all()
+    ]
+    packed = cast("bytes", msgpack.packb((VERSION, rows), unicode_errors="surrogateescape"))
+    return zlib.crc32(packed).to_bytes(4) + packed
+
+
+def _unpacked(data: bytes) -> LastSyncs:
+    """Return what a file holds. Raises ValueError."""
+    if zlib.crc32(data[4:]) != int.from_bytes(data[:4]):
+        raise ValueError("its checksum is wrong")
+    version, rows = msgpack.unpackb(data[4:], use_list=False, unicode_errors="surrogateescape")
+    if version != VERSION:
+        raise ValueError(f"it is of version {version}, not {VERSION}")
+    return LastSyncs((peer, mailbox_id, _sync(*parts)) for peer, mailbox_id, *parts in rows)
+
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+def _sync(
+    before: tuple[int, int, int, str],
+    common: tuple[int, int, int, bool],
+    flags: Iterable[tuple[str, bool, Ranges]],
+    annotations: Iterable[tuple[str, bool]],
+    expunged: Ranges,
+) -> LastSync:
+    own_flags = {(flag, is_set): UidSet(ranges) for flag, is_set, ranges in flags}
+    return LastSync(*before, *common, own_flags, frozenset(annotations), UidSet(expunged))
