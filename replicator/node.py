@@ -14,7 +14,7 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from replicator.config import Address, Config, PeerAddress, WhenFull
-from replicator.dsync import LOCKED_BY_OTHERS, DsyncServer, DsyncServices, LastSyncFiles, MailReplicas
+from replicator.dsync import DovecotSyncs
 from replicator.errors import DataError, DiskFullError, UnavailableError
 from replicator.http.access import Access
 from replicator.http.server import HttpServer
@@ -62,9 +62,7 @@ from replicator.runtime.addresses import client_address
 from replicator.runtime.drain import Drain
 from replicator.runtime.environment import Environment
 from replicator.runtime.files.disk_room import disk_rooms
-from replicator.runtime.files.first_line import first_line
 from replicator.runtime.metrics import (
-    DoveadmMetrics,
     HttpMetrics,
     ImapMetrics,
     LmtpMetrics,
@@ -145,6 +143,7 @@ async def run_node(
         mail = ClusterMailStore(store, coordinator, environment, quotas)
         user_table = user_table_of(config, mail, store, environment)
         tokens = AccessTokens(config.oauth, keys, environment.clock_ms) if config.oauth and keys else None
+        dovecots = DovecotSyncs(config, mail, users, environment, registry)
         doors = Doors(config, CoreServices(mail, store, users, tokens, refusals), registry)
         reloading = Reloading(
             certificates,
@@ -164,6 +163,7 @@ async def run_node(
                 *recipients.unreadable(),
                 *doors.problems(),
                 *drain.problems(),
+                *dovecots.problems(),
             ],
             certificates=reloading.shown,
             disks=partial(disk_rooms, directories_of(config)),
@@ -192,6 +192,7 @@ async def run_node(
             processes=doors,
             drain=drain,
             ending=ending,
+            dovecots=dovecots,
         )
         async with own_socket(config.node.own_socket) as own, trio.open_nursery() as nursery:
             listeners = [(await listen(address) if address else own, handler) for address, handler in handlers]
@@ -202,7 +203,7 @@ async def run_node(
             nursery.start_soon(coordinator.run)
             await nursery.start(metrics.run, config.mastership.heartbeat_s)
             nursery.start_soon(report.run)
-            for run in _runs(users, keys, user_table):
+            for run in _runs(users, keys, user_table, dovecots):
                 nursery.start_soon(run)
             nursery.start_soon(tasks.run)
             nursery.start_soon(coordinator.bodies.sweep)
@@ -214,19 +215,24 @@ async def run_node(
             for sockets, handler in listeners:
                 if sockets:
                     await nursery.start(trio.serve_listeners, guarded(handler), sockets)
-            log.info("node %s runs as %s", config.node.id, origin)
-            shared = " (shared with other nodes)" if config.checkpoint.shared else ""
-            log.info("checkpoints go to %s%s", config.checkpoint.url, shared)
-            if config.plain_links:
-                log.warning('links are not encrypted, and any node that can connect is believed: [tls] mode is "none"')
+            _tell_start(config, origin)
             ready()
 
 
+def _tell_start(config: Config, origin: str) -> None:
+    log.info("node %s runs as %s", config.node.id, origin)
+    shared = " (shared with other nodes)" if config.checkpoint.shared else ""
+    log.info("checkpoints go to %s%s", config.checkpoint.url, shared)
+    if config.plain_links:
+        log.warning('links are not encrypted, and any node that can connect is believed: [tls] mode is "none"')
+
+
 def _runs(
-    users: Directory, keys: ProviderKeys | None, user_table: ClusterUsers | None
+    users: Directory, keys: ProviderKeys | None, user_table: ClusterUsers | None, dovecots: DovecotSyncs
 ) -> list[Callable[[], Awaitable[None]]]:
     """Return the tasks of users, and of those parts that are configured."""
-    return [users.run, *([keys.run] if keys else []), *([user_table.run] if user_table else [])]
+    configured = [keys.run] if keys else []
+    return [users.run, *configured, *([user_table.run] if user_table else []), *dovecots.runs()]
 
 
 async def _stop_when_asked(asked: trio.Event, coordinator: Coordinator, scope: trio.CancelScope) -> None:
@@ -277,6 +283,7 @@ def _doors(
     processes: Doors,
     drain: Drain,
     ending: NodeEnding | None,
+    dovecots: DovecotSyncs,
 ) -> Iterator[tuple[PeerAddress | None, Handler]]:
     """Yield each address to listen on with its connection handler. None: the node's own socket.
 
@@ -357,26 +364,9 @@ def _doors(
         served = mail_handlers(imap, lmtp, socketmap)
         for protocol, address in addresses_of(config).items():
             yield address, handler_of(protocol, served, config.proxy)
-    if doors.doveadm and config.doveadm.password_file:
-        dsync = DsyncServer(
-            DsyncServices(
-                users=users,
-                replica_of=MailReplicas(
-                    mail,
-                    LastSyncFiles(config.node.dovecots),
-                    environment.clock_ms,
-                    partial(environment.open_scratch, config.node.data),
-                ).of,
-                password=partial(environment.run_in_thread, partial(first_line, config.doveadm.password_file)),
-                hostname=LOCKED_BY_OTHERS + config.node.cluster,
-                metrics=DoveadmMetrics(registry),
-                limits=config.limits,
-                refusals=refusals,
-                sessions=sessions,
-                clock_ms=environment.clock_ms,
-            )
-        )
-        yield doors.doveadm, _tls_off_loopback(doors.doveadm, dsync.serve, certificates)
+    dsync = dovecots.door(sessions, refusals)
+    if doors.doveadm and dsync:
+        yield doors.doveadm, _tls_off_loopback(doors.doveadm, dsync, certificates)
     if doors.http:
         server = HttpServer(http, Access(tokens_of(config)))
         yield doors.http, _tls_off_loopback(doors.http, server.serve, certificates)

@@ -23,6 +23,7 @@ from replicator.config.model import (
     ConflictConfig,
     ContentConfig,
     DoveadmConfig,
+    DovecotAuthConfig,
     DovecotConfig,
     DurabilityConfig,
     EndpointConfig,
@@ -60,6 +61,8 @@ from replicator.runtime.sizes import MESSAGES_MAX
 
 EXAMPLE_SID = "dc1"
 EXAMPLE_ADDRESS: PeerAddress = Address("127.0.0.1", 4421)
+
+EXAMPLE_DOVECOT = Address("127.0.0.1", 2425)
 
 PEERS_MAX = 254
 """Every node of a cluster links to every other; with more, floods and contexts outgrow their lines."""
@@ -113,7 +116,8 @@ def load_config(path: Path, *, serving: bool = False, text: str | None = None) -
         oauth=_oauth(source.section("oauth"), file),
         ldap=_ldap(source.section("ldap"), file),
         endpoint=_endpoint(source.section("endpoint"), file),
-        dovecot=_dovecot(source.section("dovecot"), directory),
+        dovecot_auth=_dovecot_auth(source.section(_name_of_dovecot_auth(source)), directory),
+        dovecots=_dovecots(source, file),
         limits=_limits(source.section("limits")),
         http=_http(source.section("http"), directory),
         workers=_workers(source.section("workers")),
@@ -385,14 +389,44 @@ def _endpoint(section: Section, file: Callable[[object], Path]) -> EndpointConfi
     return endpoint
 
 
-def _dovecot(section: Section, directory: Path) -> DovecotConfig | None:
+def _name_of_dovecot_auth(source: Source) -> str:
+    """Return the name of the section of the Dovecot that knows the users: `[dovecot]` in version 0.2."""
+    return "dovecot" if isinstance(source.root.get("dovecot"), dict) else "dovecot_auth"
+
+
+def _dovecots(source: Source, file: Callable[[object], Path]) -> tuple[DovecotConfig, ...]:
+    if _name_of_dovecot_auth(source) == "dovecot":
+        return ()
+    return tuple(_dovecot(section, file) for section in source.sections("dovecot"))
+
+
+def _dovecot(section: Section, file: Callable[[object], Path]) -> DovecotConfig:
+    address = section.take_required("address", values.address(lowest_port=1), EXAMPLE_DOVECOT)
+    defaults = DovecotConfig(address, Path())
+    dovecot = DovecotConfig(
+        address=address,
+        password_file=section.take_required("password_file", file, Path("dovecot.password")),
+        tls=section.take("tls", values.boolean, not address.is_loopback),
+        ca=section.take("ca", file, None),
+        users=section.take("users", values.patterns, defaults.users),
+        sync_every_s=section.take("sync_every", values.duration(1.0), defaults.sync_every_s),
+        full_sync_every_s=section.take("full_sync_every", values.duration(1.0), defaults.full_sync_every_s),
+    )
+    if not dovecot.tls and not address.is_loopback:
+        section.problem("tls", f"{address} is another machine, and the password opens all mail there: leave this out")
+    if dovecot.ca is not None and not dovecot.tls:
+        section.problem("ca", "it has no use without TLS; write `tls = true`, or leave this out")
+    return dovecot
+
+
+def _dovecot_auth(section: Section, directory: Path) -> DovecotAuthConfig | None:
     if not section.given:
-        for key in fields(DovecotConfig):
+        for key in fields(DovecotAuthConfig):
             section.take(key.name.removesuffix("_s"), values.text, None)
         return None
-    defaults = DovecotConfig(directory, directory)
+    defaults = DovecotAuthConfig(directory, directory)
     socket = values.path(directory)
-    return DovecotConfig(
+    return DovecotAuthConfig(
         userdb=section.take_required("userdb", socket, Path("/run/dovecot/auth-userdb")),
         auth=section.take_required("auth", socket, Path("/run/dovecot/auth-client")),
         timeout_s=section.take("timeout", values.duration(0.1, SERVER_TIMEOUT_MAX_S), defaults.timeout_s),
@@ -464,7 +498,8 @@ def _check_user_server(source: Source, config: Config) -> None:
     if not kind.is_server:
         return
     if user_server(config) is None:
-        source.problem(("users", "source"), f"source: users come from a server, so add a section [{kind}]")
+        section = "dovecot_auth" if kind is UserSource.DOVECOT else kind
+        source.problem(("users", "source"), f"source: users come from a server, so add a section [{section}]")
     if config.clusters:
         text = "source: with [[cluster]], each user's cluster must be known, and a server does not tell it"
         source.problem(("users", "source"), text)

@@ -263,7 +263,7 @@ class EndpointConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class DovecotConfig:
+class DovecotAuthConfig:
     """A Dovecot on this machine that knows the users. `userdb`, `auth`: its sockets `auth-userdb` and `auth-client`.
 
     `timeout_s`, `cache_s`, `cache_missing_s`: as those of `LdapConfig`.
@@ -282,13 +282,32 @@ class DovecotConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class DovecotConfig:
+    """A Dovecot with which the node syncs its users' mail. `address`: the listener of its doveadm.
+
+    `password_file`: its first line is the Dovecot's `doveadm_password`. `ca`: the file of the CA of its certificate;
+    None: the CAs of the system. Without `tls`, the connection is not encrypted. `users`: patterns of the names of those
+    whose mail is synced, with `*` and `?`. `sync_every_s`: how often the Dovecot is asked for changes of its own;
+    `full_sync_every_s`: how often all mails are compared.
+    """
+
+    address: Address
+    password_file: Path
+    tls: bool = False
+    ca: Path | None = None
+    users: tuple[str, ...] = ("*",)
+    sync_every_s: float = 300.0
+    full_sync_every_s: float = DAY_S
+
+
+@dataclass(frozen=True, slots=True)
 class DoveadmConfig:
     """Syncs with Dovecots. `password_file`: its first line is the password that they give, `doveadm_password` there."""
 
     password_file: Path | None = None
 
 
-UserServerConfig = LdapConfig | EndpointConfig | DovecotConfig
+UserServerConfig = LdapConfig | EndpointConfig | DovecotAuthConfig
 """A server that knows the users."""
 
 
@@ -550,7 +569,8 @@ class Config:
     oauth: OauthConfig | None = None
     ldap: LdapConfig | None = None
     endpoint: EndpointConfig | None = None
-    dovecot: DovecotConfig | None = None
+    dovecot_auth: DovecotAuthConfig | None = None
+    dovecots: tuple[DovecotConfig, ...] = ()
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
     workers: WorkersConfig = field(default_factory=WorkersConfig)
@@ -566,7 +586,7 @@ def user_server(config: Config) -> UserServerConfig | None:
         case UserSource.ENDPOINT:
             return config.endpoint
         case UserSource.DOVECOT:
-            return config.dovecot
+            return config.dovecot_auth
         case _:
             return None
 

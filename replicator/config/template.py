@@ -14,6 +14,7 @@ from replicator.config.model import (
     ClientCertificatesConfig,
     ClusterConfig,
     Config,
+    DovecotAuthConfig,
     DovecotConfig,
     EndpointConfig,
     HttpConfig,
@@ -67,8 +68,9 @@ def config_text(config: Config, directory: Path) -> str:
         sections.append(_ldap(config.ldap, directory))
     if config.endpoint is not None:
         sections.append(_endpoint(config.endpoint, directory))
-    if config.dovecot is not None:
-        sections.append(_dovecot(config.dovecot, directory))
+    if config.dovecot_auth is not None:
+        sections.append(_dovecot_auth(config.dovecot_auth, directory))
+    sections += [_dovecot(dovecot, directory) for dovecot in config.dovecots]
     if config.limits != LimitsConfig():
         sections.append(_limits(config.limits))
     sections.append(_quota(config.quota))
@@ -235,7 +237,20 @@ def _endpoint(endpoint: EndpointConfig, directory: Path) -> str:
 
 def _dovecot(dovecot: DovecotConfig, directory: Path) -> str:
     return (
-        "[dovecot]    # the Dovecot that knows the users\n"
+        "[[dovecot]]    # with which users' mail is synced\n"
+        f"address = {_quoted(str(dovecot.address))}\n"
+        f"password_file = {_path(dovecot.password_file, directory)}    # its first line is the doveadm_password there\n"
+        f"tls = {json.dumps(dovecot.tls)}\n"
+        + (f"ca = {_path(dovecot.ca, directory)}\n" if dovecot.ca is not None else "")
+        + f"users = [{', '.join(map(_quoted, dovecot.users))}]\n"
+        f"sync_every = {_duration(dovecot.sync_every_s)}    # to find its own changes\n"
+        f"full_sync_every = {_duration(dovecot.full_sync_every_s)}    # to compare all mails\n"
+    )
+
+
+def _dovecot_auth(dovecot: DovecotAuthConfig, directory: Path) -> str:
+    return (
+        "[dovecot_auth]    # the Dovecot that knows the users\n"
         f"userdb = {_path(dovecot.userdb, directory)}    # its socket auth-userdb\n"
         f"auth = {_path(dovecot.auth, directory)}    # its socket auth-client\n" + _patience(dovecot)
     )

@@ -63,6 +63,15 @@ def boolean(value: object) -> bool:
     return value
 
 
+def patterns(value: object) -> tuple[str, ...]:
+    """Parse a list of patterns of users' names, in which `*` is any text and `?` any character."""
+    if not isinstance(value, list) or not 0 < len(value) <= PLACES_MAX:
+        raise ValueError(
+            f'expected a list of 1 to {PLACES_MAX} patterns such as ["*@example.org"], not {_shown(value)}'
+        )
+    return tuple(map(text, value))
+
+
 def separator(value: object) -> str:
     """Parse a character that stands between two names, and in none of them."""
     return _matching(value, SEPARATOR, "one of these characters: * % / | ! ^ ~ & = ? $ ;")

@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol
 from protocol.units import KIB, MIB
 from protocol.values import UidSet
 from replicator.errors import InvalidNameError
+from replicator.mail.changed_users import ChangedUsers
 from replicator.mail.folder_watch import FolderSubscription
 from replicator.mail.last_changes import AnnotationChange, MailboxChanges, TreeChanges
 from replicator.mail.view import MailboxView, Message
@@ -409,6 +410,14 @@ class CoreMailStore(MailStore, Protocol):
 
         Raises FolderNotFoundError, MailboxFullError; UnavailableError as `raise_numbers` does.
         """
+        ...
+
+    def watch_users(self) -> ChangedUsers:
+        """Watch which users' mail changes from now on, until the node ends."""
+        ...
+
+    async def users_after(self, user: str, most: int) -> Sequence[str]:
+        """Return the next users with mail or folders here whose names come after this one, in their order."""
         ...
 
     async def tree_changes(self, user: str) -> TreeChanges:

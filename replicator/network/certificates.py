@@ -19,7 +19,14 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import NameOID
 
-from replicator.config import CertificateConfig, ClientCertificatesConfig, OauthConfig, TlsConfig, UserServerConfig
+from replicator.config import (
+    CertificateConfig,
+    ClientCertificatesConfig,
+    DovecotConfig,
+    OauthConfig,
+    TlsConfig,
+    UserServerConfig,
+)
 from replicator.errors import ConfigError
 from replicator.runtime.files.file_modes import exposed_file
 from replicator.user_sources.certificates import ca_of, section_of, server_context
@@ -67,6 +74,14 @@ def identity_of(der: bytes) -> Identity | None:
     if len(names) != 1 or not names[0]:
         return None
     return Identity(names[0], int(certificate.not_valid_after_utc.timestamp() * 1000))
+
+
+def dovecot_context(config: DovecotConfig) -> ssl.SSLContext | None:
+    """Return the TLS context for a connection to a Dovecot; None: it is not encrypted.
+
+    It is made anew for each: the file of the CA may have been replaced. Waits for the disk. Raises OSError.
+    """
+    return ssl.create_default_context(cafile=config.ca) if config.tls else None
 
 
 class ServerContext(ssl.SSLContext):

@@ -24,6 +24,7 @@ from replicator.errors import (
     UnavailableError,
 )
 from replicator.mail.annotations import check_annotation_name
+from replicator.mail.changed_users import ChangedUsers
 from replicator.mail.folder_watch import FolderSubscription
 from replicator.mail.last_changes import AnnotationChange, MailboxChanges, TreeChanges
 from replicator.mail.lookup import SeenMessages, seen
@@ -413,6 +414,16 @@ class ClusterMailStore:
         await self._coordinator.readiness.wait(_tree(folder.user))
         value = (FOREIGN_GUID + guid.hex(), folder.mailbox_id.hex().encode())
         await self._coordinator.submit(AnnotateRequest(folder.user, NOWHERE, (value,)))
+
+    def watch_users(self) -> ChangedUsers:
+        """See `CoreMailStore`."""
+        changed = ChangedUsers()
+        self._store.listeners.append(lambda commit: changed.note(entry.user for entry in commit.applied))
+        return changed
+
+    async def users_after(self, user: str, most: int) -> Sequence[str]:
+        """See `CoreMailStore`."""
+        return await self._store.read(partial(queries.users_after, user=user, most=most))
 
     async def tree_changes(self, user: str) -> TreeChanges:
         """See `CoreMailStore`."""

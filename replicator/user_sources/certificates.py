@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
-from replicator.config import DovecotConfig, EndpointConfig, UserServerConfig
+from replicator.config import DovecotAuthConfig, EndpointConfig, UserServerConfig
 from replicator.errors import ConfigError
 
 TlsContext = Callable[[], ssl.SSLContext | None]
@@ -19,7 +19,7 @@ _UNKNOWN_ISSUER = re.compile("issuer certificate|self.signed")
 
 def ca_of(config: UserServerConfig | None) -> Path | None:
     """Return the file of the CA by which a server's certificate is verified; None: there is none."""
-    return None if config is None or isinstance(config, DovecotConfig) or not config.has_tls else config.ca
+    return None if config is None or isinstance(config, DovecotAuthConfig) or not config.has_tls else config.ca
 
 
 def section_of(config: UserServerConfig | None) -> str:
@@ -32,7 +32,7 @@ def server_context(config: UserServerConfig | None) -> ssl.SSLContext | None:
 
     Raises ConfigError if the file of the CA cannot be used.
     """
-    if config is None or isinstance(config, DovecotConfig) or not config.has_tls:
+    if config is None or isinstance(config, DovecotAuthConfig) or not config.has_tls:
         return None
     try:
         return ssl.create_default_context(cafile=config.ca)

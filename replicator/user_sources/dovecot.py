@@ -15,7 +15,7 @@ from pathlib import Path
 import trio
 
 from protocol.units import KIB
-from replicator.config import DovecotConfig
+from replicator.config import DovecotAuthConfig
 from replicator.user_sources.limits import quota_of_all
 from replicator.users import EntryError, Found, SourceError, Verdict
 
@@ -44,7 +44,7 @@ class DovecotError(SourceError):
 class DovecotSource:
     """The configured Dovecot. Belongs to the event loop."""
 
-    def __init__(self, config: DovecotConfig) -> None:
+    def __init__(self, config: DovecotAuthConfig) -> None:
         self._config = config
         self.name = config.name
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from replicator.config import DovecotConfig, EndpointConfig, UserServerConfig
+from replicator.config import DovecotAuthConfig, EndpointConfig, UserServerConfig
 from replicator.errors import ConfigError
 from replicator.runtime.environment import Abandoning
 from replicator.runtime.metrics import UserSourceMetrics
@@ -74,7 +74,7 @@ def _source(config: UserServerConfig, context: TlsContext) -> UserSource:
     """Return the server. Raises ConfigError if the library ldap3 is missing."""
     if isinstance(config, EndpointConfig):
         return EndpointSource(config, context)
-    if isinstance(config, DovecotConfig):
+    if isinstance(config, DovecotAuthConfig):
         return DovecotSource(config)
     try:
         from replicator.user_sources.ldap import LdapSource  # noqa: PLC0415 - an extra, which may be missing

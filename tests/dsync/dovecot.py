@@ -106,6 +106,10 @@ class Dovecot:
         """Save a mail."""
         self.do("save", "-u", user, "-m", folder, text=text)
 
+    def lose(self, user: str) -> None:
+        """Lose all of a user's mail, as a disk does."""
+        shutil.rmtree(self.directory / "mail" / user)
+
     def status(self, folder: str, user: str = "u1") -> dict[str, str]:
         """Return numbers of a folder."""
         output = self.do("-f", "tab", "mailbox", "status", "-u", user, "uidvalidity uidnext highestmodseq", folder)

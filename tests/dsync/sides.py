@@ -14,8 +14,9 @@ from typing import Protocol
 import trio
 
 from protocol.values import UidSet
-from replicator.dsync import DsyncServer, DsyncServices, LastSyncFiles, MailReplicas
-from replicator.dsync.node_mail.last_syncs import LastSyncs
+from replicator.dsync.door.server import DsyncServer, DsyncServices
+from replicator.dsync.node_mail.last_syncs import LastSyncFiles, LastSyncs
+from replicator.dsync.node_mail.mail_replica import MailReplicas
 from replicator.dsync.replica import OpenReplica
 from replicator.dsync.rules.tree import INBOX
 from replicator.dsync.wire.guids import guid_of

@@ -11,8 +11,9 @@ from typing import BinaryIO
 import pytest
 
 from protocol.values import UID_MAX
-from replicator.dsync import LastSyncFiles, MailReplicas
 from replicator.dsync.errors import DsyncError, PeerGoneError
+from replicator.dsync.node_mail.last_syncs import LastSyncFiles
+from replicator.dsync.node_mail.mail_replica import MailReplicas
 from replicator.dsync.wire.items import ChangeType, Mail, Mailbox, MailChange, TreeNode
 from replicator.replication.writes.quotas import Quotas
 from replicator.store.store import Store

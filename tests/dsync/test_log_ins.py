@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from replicator.dsync import DsyncServer, DsyncServices
+from replicator.dsync.door.server import DsyncServer, DsyncServices
 from replicator.users.attempts.throttle import DELAY_MAX_S, FREE_FAILURES_PAIR
 from tests.dsync.memory_replica import MemoryReplica
 from tests.one_node import Names

@@ -13,9 +13,8 @@ import trio.testing
 from prometheus_client import CollectorRegistry
 
 from replicator.config import LimitsConfig
-from replicator.dsync import DsyncServer, DsyncServices
 from replicator.dsync.conversation import peer
-from replicator.dsync.door.server import COMMAND_S
+from replicator.dsync.door.server import COMMAND_S, DsyncServer, DsyncServices
 from replicator.dsync.rules.tree import INBOX
 from replicator.dsync.wire.items import Deletions, Mailbox
 from replicator.dsync.wire.values import encode_record

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from replicator.config import DovecotConfig
+from replicator.config import DovecotAuthConfig
 from tests.effort import IN_CI
 
 DOVECOT = shutil.which("dovecot", path="/usr/sbin:/usr/local/sbin:/usr/bin") or "dovecot"
@@ -84,7 +84,7 @@ class Dovecot:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         run = directory / "run"
-        self.config = DovecotConfig(run / "auth-userdb", run / "auth-client")
+        self.config = DovecotAuthConfig(run / "auth-userdb", run / "auth-client")
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

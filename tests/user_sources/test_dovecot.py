@@ -12,7 +12,7 @@ import trio
 import trio.testing
 from prometheus_client import CollectorRegistry
 
-from replicator.config import Config, DovecotConfig, config_text, load_config, user_server
+from replicator.config import Config, DovecotAuthConfig, config_text, load_config, user_server
 from replicator.errors import ConfigError, UsersUnavailableError
 from replicator.user_sources import server_faults, users_of_server
 from replicator.user_sources.dovecot import DovecotSource
@@ -28,7 +28,7 @@ def server() -> Iterator[Dovecot]:
         yield server
 
 
-def directory_of(config: DovecotConfig) -> ExternalDirectory:
+def directory_of(config: DovecotAuthConfig) -> ExternalDirectory:
     return users_of_server(config, lambda: 1_000, CollectorRegistry(), quota=QuotaLimits(5, 5))
 
 
@@ -195,7 +195,7 @@ async def saying(directory: Path, say: Callable[[trio.SocketStream], Awaitable[N
     listening.listen()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, serve, [trio.SocketListener(listening)])
-        yield DovecotSource(DovecotConfig(path, path, timeout_s=1.0))
+        yield DovecotSource(DovecotAuthConfig(path, path, timeout_s=1.0))
         nursery.cancel_scope.cancel()
 
 
@@ -271,7 +271,7 @@ def load(directory: Path, lines: str) -> Config:
 
 def test_configuration(tmp_path: Path) -> None:
     config = load(tmp_path, '[dovecot]\nuserdb = "/run/dovecot/auth-userdb"\nauth = "auth"\ncache = "5m"\n')
-    expected = DovecotConfig(Path("/run/dovecot/auth-userdb"), tmp_path / "auth", 5.0, 300.0, 10.0)
+    expected = DovecotAuthConfig(Path("/run/dovecot/auth-userdb"), tmp_path / "auth", 5.0, 300.0, 10.0)
     assert user_server(config) == expected
     (tmp_path / "again.toml").write_text(config_text(config, tmp_path))
     assert load_config(tmp_path / "again.toml") == config

@@ -134,7 +134,7 @@ async def _numbers(box: ReplicaMailbox, other: TreeNode | None) -> Mailbox:
 
 
 async def _with_uidvalidity(box: ReplicaMailbox, own: Mailbox, theirs: Mailbox) -> Mailbox:
-    """Take over the peer's UIDVALIDITY for a mailbox that is still empty, where the peer keeps it. Return the numbers."""
+    """Take over the peer's UIDVALIDITY, which it keeps, for a mailbox that is still empty. Return the numbers."""
     if own.uidnext > 1 or (theirs.messages, theirs.uidvalidity) <= (0, own.uidvalidity):
         return own
     await box.take_uidvalidity(theirs.uidvalidity)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 import trio
 
@@ -16,6 +16,7 @@ from replicator.dsync.conversation.remote_session import RemoteSession, Settled
 from replicator.dsync.door.doveadm import USER, Attempt, Command, DoveadmMachine, Refusal
 from replicator.dsync.errors import DsyncError, PeerGoneError
 from replicator.dsync.replica import OpenReplica
+from replicator.dsync.users import Syncing, Users
 from replicator.errors import MailError, UnavailableError
 from replicator.runtime.addresses import client_address
 from replicator.runtime.environment import wall_clock_ms
@@ -40,14 +41,6 @@ SEND_S = 10.0
 RECEIVE_BYTES = 4096
 
 
-class Users(Protocol):
-    """The users who have mail here."""
-
-    async def ask(self, name: str) -> str | None:
-        """Return the user's own name; None if there is none. Raises MailError."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class DsyncServices:
     """Services of the node for connections.
@@ -63,6 +56,7 @@ class DsyncServices:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     refusals: RefusalMetrics = field(default_factory=RefusalMetrics)
     sessions: Sessions = field(default_factory=Sessions)
+    syncing: Syncing = field(default_factory=Syncing)
     clock_ms: Callable[[], int] = wall_clock_ms
 
 
@@ -73,7 +67,6 @@ class DsyncServer:
         self._services = services
         self._settled = Settled()
         self._attempts = AttemptQueue()
-        self._syncing: set[str] = set()
         most = PlaceLimits(total=Limit(services.limits.doveadm_connections, "doveadm_connections"))
         self._places = Places(most, partial(services.refusals.refused, "doveadm"))
 
@@ -86,7 +79,7 @@ class DsyncServer:
             address = client_address(stream)
             async with stream, self._places.admit(address) as place:
                 if place is not None:
-                    connection = _Connection(stream, self._services, self._settled, self._attempts, self._syncing)
+                    connection = _Connection(stream, self._services, self._settled, self._attempts)
                     await connection.serve(place)
         except (trio.BrokenResourceError, trio.TooSlowError):
             pass  # the client is gone, or does not read; it tries again
@@ -99,17 +92,14 @@ class _Connection:
         services: DsyncServices,
         settled: Settled,
         attempts: AttemptQueue,
-        syncing: set[str],
     ) -> None:
-        """`syncing`: the users who are being synced. Two syncs of one user would take each other's changes for news."""
         self._stream = stream
         self._services = services
         self._settled = settled
         self._attempts = attempts
-        self._syncing = syncing
         self._address = client_address(stream)
         self._user: str | None = None
-        self._holds_user = False
+        self._held = ExitStack()
         self._doing: str | None = None
         self._since_ms = services.clock_ms()
 
@@ -118,12 +108,8 @@ class _Connection:
 
     async def serve(self, place: Place) -> None:
         """Have a sync begun, and take part in it."""
-        with self._services.sessions.opened("doveadm", self._address, self._facts):
-            try:
-                await self._serve(place)
-            finally:
-                if self._holds_user and self._user is not None:
-                    self._syncing.remove(self._user)
+        with self._services.sessions.opened("doveadm", self._address, self._facts), self._held:
+            await self._serve(place)
 
     async def _serve(self, place: Place) -> None:
         begun: bytes | None = None
@@ -194,11 +180,9 @@ class _Connection:
             return
         if self._user is None:
             machine.refuse(Refusal.NO_USER, f"there is no user {command.user[:100]!r}")
-        elif self._user in self._syncing:
+        elif not self._held.enter_context(self._services.syncing.held(self._user)):
             machine.refuse(Refusal.TEMPORARY, f"another sync of the user {self._user!r} is going on: try again later")
         else:
-            self._syncing.add(self._user)
-            self._holds_user = True
             machine.accept()
 
     async def _sync(self, user: str, received: bytes) -> None:

@@ -8,6 +8,7 @@ in `replication/node_metrics`.
 
 from replicator.runtime.metrics.doors import (
     DoveadmMetrics,
+    DovecotMetrics,
     HttpMetrics,
     ImapMetrics,
     LmtpMetrics,
@@ -30,6 +31,7 @@ __all__ = [
     "AttachmentMetrics",
     "ChangeMetrics",
     "DoveadmMetrics",
+    "DovecotMetrics",
     "HttpMetrics",
     "ImapMetrics",
     "LmtpMetrics",

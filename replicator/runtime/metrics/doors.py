@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -113,6 +113,42 @@ class DoveadmMetrics:
     def ended(self, result: str) -> None:
         """Count a sync by its result."""
         self._syncs.labels(result).inc()
+
+
+class DovecotMetrics:
+    """Metrics of syncs that the node begins, by the Dovecot's address."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self._syncs = Counter(
+            "replicator_dovecot_syncs_total",
+            "Syncs that this node has begun with a Dovecot, by result: done, different (but for some folders), failed,"
+            " or unknown (the Dovecot does not know the user).",
+            ["dovecot", "result"],
+            registry=registry,
+        )
+        self._due = Gauge(
+            "replicator_dovecot_users_due",
+            "Users whose changes wait to be synced with a Dovecot.",
+            ["dovecot"],
+            registry=registry,
+        )
+        self._reachable = Gauge(
+            "replicator_dovecot_reachable",
+            "1 if the last connection to a Dovecot has succeeded, else 0.",
+            ["dovecot"],
+            registry=registry,
+        )
+
+    def follow(self, dovecot: str, due: Callable[[], int], is_reachable: Callable[[], bool]) -> None:
+        """Show these values of a Dovecot whenever somebody asks."""
+        self._due.labels(dovecot).set_function(due)
+        self._reachable.labels(dovecot).set_function(is_reachable)
+        for result in ("done", "different", "failed", "unknown"):
+            self._syncs.labels(dovecot, result)
+
+    def ended(self, dovecot: str, result: str) -> None:
+        """Count a sync by its result."""
+        self._syncs.labels(dovecot, result).inc()
 
 
 class ImapMetrics:

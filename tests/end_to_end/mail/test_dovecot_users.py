@@ -44,7 +44,7 @@ async def test_mail_and_log_ins(tmp_path: Path, doors: int) -> None:
     config = default_config("dc1", tmp_path, listen=ListenConfig(imap=imap, lmtp=lmtp))
     with dovecot() as server:
         users = UsersConfig(config.node.cluster_users, UserSource.DOVECOT)
-        config = replace(config, users=users, dovecot=server.config, workers=WorkersConfig(doors))
+        config = replace(config, users=users, dovecot_auth=server.config, workers=WorkersConfig(doors))
         async with running([config]):
             assert await in_thread(deliver, config, "Alice+x@Example.org", "nobody@example.org") == {
                 "nobody@example.org": 550

@@ -34,7 +34,7 @@ def config_check(files: tuple[Path, ...], *, as_json: bool) -> None:
     """Check configuration files as a node does at its start: keys, values, certificates and the passwd-file.
 
     Certificates must also be such that other nodes accept them now. A server that knows the users ([ldap], [endpoint],
-    [dovecot]) is asked about somebody. With several FILEs, the nodes of one cluster, also check that they fit each
+    [dovecot_auth]) is asked about somebody. With several FILEs, the nodes of one cluster, also check that they fit each
     other. Exits with 2 if anything is wrong. Changes nothing, and needs no running node.
     """
     problems: list[str] = []

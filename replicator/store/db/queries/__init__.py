@@ -18,6 +18,7 @@ from replicator.store.db.queries.chain_queries import (
     key_of,
     mailbox_keys,
     users,
+    users_after,
 )
 from replicator.store.db.queries.change_queries import annotation_changes, mailbox_changes, tree_changes
 from replicator.store.db.queries.folder_queries import (
@@ -132,6 +133,7 @@ __all__ = [
     "uidvalidities",
     "uidvalidity",
     "users",
+    "users_after",
     "view",
     "watched_folder",
     "watched_folders",

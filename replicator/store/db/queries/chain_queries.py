@@ -66,3 +66,9 @@ def all_mailbox_keys(connection: sqlite3.Connection) -> Iterator[MailboxKey]:
 def users(connection: sqlite3.Connection) -> list[str]:
     """Return the users that have a mailbox or folder tree here."""
     return [user for (user,) in connection.execute("SELECT DISTINCT user FROM chain ORDER BY user")]
+
+
+def users_after(connection: sqlite3.Connection, user: str, most: int) -> list[str]:
+    """Return the next users that have a mailbox or folder tree here after this name, in their order."""
+    query = "SELECT DISTINCT user FROM chain WHERE user > ? ORDER BY user LIMIT ?"
+    return [found for (found,) in connection.execute(query, (user, most))]

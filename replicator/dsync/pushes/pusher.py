@@ -1,0 +1,230 @@
+"""Tasks that sync users' mail with one Dovecot: of users whose mail has changed here soon, of all from time to time.
+
+Changes that are made at the Dovecot are found by the rounds over all users, unless its own replicator brings them to
+the door. What a sync brings here changes the user's mail, so another one follows, which finds nothing to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+import trio
+
+from replicator.config import DovecotConfig
+from replicator.dsync.conversation.master_session import MasterSession
+from replicator.dsync.errors import DsyncError, PeerGoneError
+from replicator.dsync.pushes.dovecot import Dovecot, DovecotRefusalError, DovecotUnreachableError
+from replicator.dsync.pushes.schedule import Schedule
+from replicator.dsync.replica import OpenReplica
+from replicator.dsync.rules.selection import fits
+from replicator.dsync.users import Syncing, Users
+from replicator.errors import MailError
+from replicator.mail.changed_users import ChangedUsers
+from replicator.mail.last_changes import TreeChanges
+from replicator.mail.mailstore import CoreMailStore
+from replicator.runtime.logs.fields import LogFields
+from replicator.runtime.metrics import DovecotMetrics
+from replicator.runtime.signals import Signal
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 4
+"""Users with changes who are synced at once: each sync mostly waits for disks."""
+
+PAGE = 1000
+"""Users whose names are read at once."""
+
+MARKS_MAX = 100_000
+"""Users of whom it is remembered that nothing has changed since: 20 MB."""
+
+PAUSE_FIRST_S = 1.0
+PAUSE_MOST_S = 60.0
+"""From a failed connection to the next one: twice as long each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class PushServices:
+    """Services of the node for syncs that it begins. `hostname`: what this side is called in a sync."""
+
+    mail: CoreMailStore
+    users: Users
+    replica_of: OpenReplica
+    hostname: str
+    syncing: Syncing
+    metrics: DovecotMetrics = field(default_factory=DovecotMetrics)
+
+
+class Pusher:
+    """The syncs with one Dovecot."""
+
+    def __init__(self, config: DovecotConfig, dovecot: Dovecot, services: PushServices) -> None:
+        self._config = config
+        self._dovecot = dovecot
+        self._services = services
+        self._schedule = Schedule()
+        self._grown = Signal()
+        self._marks: OrderedDict[str, bytes] = OrderedDict()
+        self._suspects: set[str] = set()  # users of whom all mails are to be compared, as a sync has ended half-way
+        self._gate = _Gate(str(config.address))
+        services.metrics.follow(str(config.address), lambda: len(self._schedule), lambda: self._gate.why is None)
+
+    def problems(self) -> Sequence[str]:
+        """Return what an operator should know."""
+        return [] if self._gate.why is None else [f"the Dovecot at {self._config.address}: {self._gate.why}"]
+
+    async def run(self) -> None:
+        """Sync until cancelled. Safe to cancel: what was saved stays, and the next sync goes on from there."""
+        changed = self._services.mail.watch_users()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._follow, changed)
+            nursery.start_soon(self._go_round)
+            for _ in range(AT_ONCE):
+                nursery.start_soon(self._push)
+
+    def _is_ours(self, user: str) -> bool:
+        return any(fits(user, pattern) for pattern in self._config.users)
+
+    async def _follow(self, changed: ChangedUsers) -> None:
+        while True:
+            for user in await changed.take():
+                if self._is_ours(user):
+                    self._schedule.changed(user, trio.current_time())
+            self._grown.notify()
+
+    async def _push(self) -> None:
+        """Sync one user after another whose mail has changed."""
+        while True:
+            await self._gate.passed()
+            user = self._schedule.take(trio.current_time())
+            if user is not None:
+                await self._sync(user, everywhere=False, full=False)
+                continue
+            at = self._schedule.next_at()
+            with trio.move_on_at(math.inf if at is None else at):
+                await self._grown.wait()
+
+    async def _go_round(self) -> None:
+        """Sync all users, again and again."""
+        full_at = trio.current_time() + self._config.full_sync_every_s
+        while True:
+            began = trio.current_time()
+            full = began >= full_at
+            if full:
+                full_at = began + self._config.full_sync_every_s
+            try:
+                await self._sync_all(full=full)
+            except MailError as error:
+                log.warning("the users to be synced with the Dovecot at %s: %s", self._config.address, error)
+            await trio.sleep_until(began + self._config.sync_every_s)
+
+    async def _sync_all(self, *, full: bool) -> None:
+        last = ""
+        while users := await self._services.mail.users_after(last, PAGE):
+            for user in users:
+                if self._is_ours(user):
+                    await self._gate.passed()
+                    await self._sync(user, everywhere=True, full=full)
+            last = users[-1]
+
+    async def _sync(self, user: str, *, everywhere: bool, full: bool) -> None:
+        """Sync a user, and note when the next sync is due."""
+        with self._services.syncing.held(user) as is_free:
+            if not is_free:
+                self._schedule.changed(user, trio.current_time())
+                return
+            try:
+                await self._try(user, everywhere=everywhere, full=full or user in self._suspects)
+            except DovecotUnreachableError as error:
+                self._gate.close(str(error))
+                self._schedule.changed(user, trio.current_time())
+            except (DovecotRefusalError, PeerGoneError, DsyncError, MailError) as error:
+                self._failed(user, error)
+            else:
+                self._schedule.succeeded(user)
+
+    def _failed(self, user: str, error: DovecotRefusalError | PeerGoneError | DsyncError | MailError) -> None:
+        if isinstance(error, DovecotRefusalError) and error.is_unknown:
+            self._schedule.succeeded(user)
+            self._tell("unknown", user, str(error))
+            return
+        if isinstance(error, PeerGoneError | DsyncError):
+            self._suspects.add(user)
+        self._schedule.failed(user, trio.current_time())
+        self._tell("failed", user, str(error))
+
+    async def _try(self, user: str, *, everywhere: bool, full: bool) -> None:
+        """Sync a user whose mail is not as it was after the last sync, or without a look at that."""
+        services = self._services
+        if await services.users.ask(user) != user:
+            return  # a former user, whose mail is kept for a while
+        mark = _mark(await services.mail.tree_changes(user))
+        if not everywhere and not full and self._marks.get(user) == mark:
+            return
+        async with self._dovecot.begin_sync(user) as (peer, address), services.replica_of(user) as replica:
+            self._gate.open()
+            session = MasterSession(peer, replica, services.hostname, address)
+            await session.run(everywhere=everywhere, full=full)
+        self._suspects.discard(user)
+        if session.again:
+            self._schedule.changed(user, trio.current_time())
+            self._grown.notify()
+        else:
+            self._remember(user, mark)
+        if session.different:
+            self._tell("different", user, f"{session.different} folders stay different")
+        else:
+            self._tell("done", user, None)
+
+    def _remember(self, user: str, mark: bytes) -> None:
+        self._marks[user] = mark
+        self._marks.move_to_end(user)
+        if len(self._marks) > MARKS_MAX:
+            self._marks.popitem(last=False)
+
+    def _tell(self, result: str, user: str, reason: str | None) -> None:
+        """Count and log how a sync has ended."""
+        self._services.metrics.ended(str(self._config.address), result)
+        level = logging.INFO if result in {"done", "unknown"} else logging.WARNING
+        fields = {"result": result, "user": user, "dovecot": str(self._config.address), "reason": reason}
+        log.log(level, "sync %s", LogFields(fields))
+
+
+class _Gate:
+    """Holds syncs back while the Dovecot cannot be reached. `why`: why it could not the last time."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._opens_at = -math.inf
+        self._failures = 0
+        self.why: str | None = None
+
+    async def passed(self) -> None:
+        """Return when the next sync may be tried."""
+        await trio.sleep_until(self._opens_at)
+
+    def close(self, why: str) -> None:
+        """Note that a connection has failed."""
+        if self.why != why:
+            log.warning("syncs with the Dovecot at %s wait: %s", self._name, why)
+        self.why = why
+        if self._opens_at <= trio.current_time():  # of several that fail at once, one counts
+            self._failures += 1
+            pause_s = min(PAUSE_FIRST_S * 2 ** min(self._failures - 1, 20), PAUSE_MOST_S)
+            self._opens_at = trio.current_time() + pause_s
+
+    def open(self) -> None:
+        """Note that a connection has succeeded."""
+        if self.why is not None:
+            log.info("the Dovecot at %s is reached again", self._name)
+        self.why, self._failures = None, 0
+
+
+def _mark(changes: TreeChanges) -> bytes:
+    """Return a mark of all that a user's mail has been through here: with equal marks, nothing has changed."""
+    heads = [(one.mailbox_id, one.head) for one in changes.folders]
+    return sha256(repr((changes.head, sorted(heads))).encode()).digest()

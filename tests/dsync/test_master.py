@@ -1,0 +1,170 @@
+"""Syncs that this side begins with Debian's Dovecot: random histories of both sides become equal, states save work."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+
+from replicator.config import Address
+from replicator.dsync.conversation.master_session import MasterSession
+from replicator.dsync.errors import PeerGoneError
+from replicator.dsync.pushes.dovecot import DovecotRefusalError, DovecotUnreachableError
+from replicator.dsync.replica import OpenReplica
+from replicator.dsync.rules.tree import INBOX
+from replicator.dsync.wire.items import FULL
+from replicator.runtime.environment import wall_clock_ms
+from tests.dsync.dovecot import MAILDIR, SDBOX, needs_dovecot
+from tests.dsync.memory_replica import MemoryReplica
+from tests.dsync.pushed import listening_dovecot, remote
+from tests.dsync.sides import USER, DovecotSide, History, MemorySide, NodeSide, node_replicas
+from tests.effort import examples, first
+from tests.one_node import one_node
+
+pytestmark = needs_dovecot
+ROUNDS = examples(8, 20)
+TRIES = 3
+
+
+async def begin(
+    address: Address, replica_of: OpenReplica, *, user: str = USER, everywhere: bool = True, full: bool = False
+) -> bool:
+    """Sync; return True if that is to be done again."""
+    async with remote(address).begin_sync(user) as (peer, host), replica_of(user) as replica:
+        session = MasterSession(peer, replica, "zz-test", host)
+        await session.run(everywhere=everywhere, full=full)
+        assert session.different == 0
+    return session.again
+
+
+async def sync(address: Address, replica_of: OpenReplica, *, full: bool = False) -> None:
+    """Sync until nothing is left to do."""
+    for _ in range(TRIES):
+        if not await begin(address, replica_of, full=full):
+            return
+    raise AssertionError("the sync is never done")
+
+
+@pytest.mark.parametrize("location", [SDBOX, MAILDIR])
+@pytest.mark.parametrize("kind", ["s", "f"])
+@pytest.mark.parametrize("seed", first(1, range(4)))
+async def test_both_sides_become_equal(location: str, kind: str, seed: int) -> None:
+    random = Random(f"{location} {kind} {seed}")
+    replica = MemoryReplica()
+    replica.create(INBOX, random.randbytes(16))
+    with listening_dovecot(location) as (server, address):
+        sides = DovecotSide(server), MemorySide(replica, random)
+        histories = [History(side, random) for side in sides]
+        for number in range(ROUNDS):
+            for history in histories:
+                await history.go_on()
+            await sync(address, lambda _: replica, full=kind == FULL)
+            left, right = [await side.shown() for side in sides]
+            assert left == right, (number, [history.deeds for history in histories])
+
+
+@pytest.mark.parametrize("location", [SDBOX, MAILDIR])
+@pytest.mark.parametrize("kind", ["s", "f"])
+@pytest.mark.parametrize("seed", first(1, range(4)))
+async def test_a_node_and_a_dovecot_become_equal(tmp_path: Path, location: str, kind: str, seed: int) -> None:
+    random = Random(f"{location} {kind} {seed}")
+    with listening_dovecot(location) as (server, address):
+        async with one_node(tmp_path) as mail:
+            replica_of = node_replicas(mail, wall_clock_ms)
+            sides = DovecotSide(server), NodeSide(mail)
+            histories = [History(side, random) for side in sides]
+            for number in range(ROUNDS):
+                for history in histories:
+                    await history.go_on()
+                await sync(address, replica_of, full=kind == FULL)
+                left, right = [await side.shown() for side in sides]
+                assert left == right, (number, [history.deeds for history in histories])
+
+
+async def test_folders_go_both_ways(tmp_path: Path) -> None:
+    with listening_dovecot() as (server, address):
+        async with one_node(tmp_path) as mail:
+            replica_of = node_replicas(mail, wall_clock_ms)
+            server.do("mailbox", "create", "-u", USER, "-s", "There")
+            await mail.create_folder(USER, "Here/below")
+            await mail.subscribe(USER, "Here/below", subscribed=True)
+            await sync(address, replica_of)
+            assert {*server.folders(USER)} == {"There", "Here", "Here/below"}
+            assert {one.name for one in await mail.folders(USER)} == {"INBOX", "There", "Here", "Here/below"}
+            assert server.subscriptions(USER) == {*await mail.subscriptions(USER)} == {"There", "Here/below"}
+            await trio.sleep(1.1)  # Dovecot counts in seconds
+            server.do("mailbox", "rename", "-u", USER, "Here", "Moved")
+            await mail.delete_folder(USER, "There")
+            await sync(address, replica_of)
+            assert {*server.folders(USER)} == {"Moved", "Moved/below"}
+            assert {one.name for one in await mail.folders(USER)} == {"INBOX", "Moved", "Moved/below"}
+
+
+async def test_a_mailbox_without_changes_is_left_alone_unless_all_are_looked_at(tmp_path: Path) -> None:
+    with listening_dovecot() as (server, address):
+        async with one_node(tmp_path) as mail:
+            replica_of = node_replicas(mail, wall_clock_ms)
+            server.do("mailbox", "create", "-u", USER, "Quiet")
+            server.save(USER, b"Subject: 1\r\n\r\n", "Quiet")
+            await sync(address, replica_of)
+            await sync(address, replica_of)
+            server.do("flags", "add", "-u", USER, "\\Seen", "mailbox", "Quiet", "all")
+            assert not await begin(address, replica_of, everywhere=False)
+            quiet = await mail.open_mailbox(await mail.folder(USER, "Quiet"))
+            assert quiet.messages[1].flags == frozenset()
+            assert not await begin(address, replica_of)
+            assert quiet.messages[1].flags == {"\\Seen"}
+            server.save(USER, b"Subject: 2\r\n\r\n", "Quiet")  # whose UIDNEXT Dovecot tells with its folders
+            assert not await begin(address, replica_of, everywhere=False)
+            assert len(quiet.messages) == 2
+
+
+async def test_a_dovecot_with_an_older_state_is_filled_again(tmp_path: Path) -> None:
+    with listening_dovecot() as (server, address):
+        async with one_node(tmp_path) as mail:
+            replica_of = node_replicas(mail, wall_clock_ms)
+            side = NodeSide(mail)
+            for number in range(3):
+                await side.append(b"Subject: %d\r\n\r\n" % number)
+            await sync(address, replica_of)
+            before = await side.shown()
+            server.lose(USER)
+            for _ in range(TRIES):
+                try:
+                    await sync(address, replica_of)
+                except PeerGoneError:  # a Dovecot that finds its state older gives up, and says no more
+                    await sync(address, replica_of, full=True)
+                else:
+                    break
+            assert await side.shown() == before
+            assert await DovecotSide(server).shown() == before
+
+
+async def test_mail_that_comes_meanwhile_is_found_by_the_next() -> None:
+    random = Random(1)
+    replica = MemoryReplica()
+    inbox = replica.create(INBOX, b"\xff" * 16)
+    with listening_dovecot() as (server, address):
+        for number in range(3):
+            server.save(USER, b"Subject: %d\r\n\r\n" % number)
+            inbox.meanwhile = partial(inbox.append, random.randbytes(16), b"Subject: meanwhile\r\n\r\n")
+            assert await begin(address, lambda _: replica), "it is to be done again"
+            assert not await begin(address, lambda _: replica)
+            assert len(inbox.stored) == 2 * number + 2
+            assert await MemorySide(replica, random).shown() == await DovecotSide(server).shown()
+
+
+async def test_refusals_change_nothing() -> None:
+    replica = MemoryReplica()
+    replica.create(INBOX, b"1" * 16).append(b"r" * 16, b"Subject: r\r\n\r\n")
+    before = deepcopy(replica)
+    refused = pytest.raises(DovecotRefusalError, match="does not know the user")
+    with listening_dovecot(more="auth_username_chars = u1\n") as (_, address), refused:
+        await begin(address, lambda _: replica, user="nobody")
+    with pytest.raises(DovecotUnreachableError, match="cannot be reached"):
+        await begin(address, lambda _: replica)
+    assert replica == before

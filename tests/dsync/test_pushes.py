@@ -1,0 +1,198 @@
+"""Syncs that the node begins by itself with Debian's Dovecot: after changes, in rounds, and after failures."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+from prometheus_client import CollectorRegistry
+
+from replicator.config import Address, Config, DovecotConfig
+from replicator.dsync.pushes.schedule import GATHER_S, RETRY_FIRST_S, RETRY_MOST_S, Schedule
+from replicator.mail.mailstore import NewMessage
+from tests.dsync.dovecot import PASSWORD, Dovecot, needs_dovecot
+from tests.dsync.pushed import config_of, listening_dovecot, pusher_of, running
+from tests.dsync.sides import USER, DovecotSide, NodeSide
+from tests.end_to_end.helpers.in_process import free_ports
+from tests.end_to_end.helpers.in_process import running as running_nodes
+from tests.end_to_end.helpers.two_nodes import client_of, configs
+from tests.one_node import HookedMail, Names, one_node
+
+WITHIN_S = 30.0
+QUIET_S = 3.0
+
+
+async def until(is_true: Callable[[], Awaitable[bool]]) -> None:
+    with trio.fail_after(WITHIN_S):
+        while not await is_true():  # looks at a Dovecot, which takes a while
+            pass
+
+
+async def until_equal(server: Dovecot, mail: HookedMail) -> None:
+    sides = DovecotSide(server), NodeSide(mail)
+
+    async def are_equal() -> bool:
+        there, here = [await side.shown() for side in sides]
+        return there == here
+
+    await until(are_equal)
+
+
+def syncs(registry: CollectorRegistry, address: Address, result: str = "done") -> float:
+    labels = {"dovecot": str(address), "result": result}
+    return registry.get_sample_value("replicator_dovecot_syncs_total", labels) or 0
+
+
+@needs_dovecot
+async def test_changes_are_pushed_and_their_echo_ends(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    with listening_dovecot() as (server, address):
+        async with one_node(tmp_path) as mail, running(pusher_of(mail, address, registry=registry)):
+            side = NodeSide(mail)
+            for number in range(3):
+                await side.append(b"Subject: %d\r\n\r\n" % number)
+            await until_equal(server, mail)
+            await side.flag(2, "\\Seen", is_set=True)
+            await side.expunge(1)
+            await until_equal(server, mail)
+            assert len(await side.shown()) == 2
+            server.save(USER, b"Subject: there\r\n\r\n")
+            await mail.create_folder(USER, "Work")  # brings the mail that has come there
+            await until_equal(server, mail)
+            assert len(await side.shown()) == 3
+            await trio.sleep(QUIET_S)
+            before = syncs(registry, address)
+            await trio.sleep(QUIET_S)
+            assert syncs(registry, address) == before, "an echo of changes by syncs goes on"
+            assert {*server.folders(USER)} == {"Work"}
+
+
+@needs_dovecot
+async def test_rounds_find_what_only_the_dovecot_knows(tmp_path: Path) -> None:
+    with listening_dovecot() as (server, address):
+        server.save(USER, b"Subject: there\r\n\r\n")
+        async with one_node(tmp_path) as mail:
+            await mail.folder(USER, "INBOX")
+            config = replace(config_of(address), sync_every_s=0.5, full_sync_every_s=2.0)
+            async with running(pusher_of(mail, address, config=config)):
+                await until_equal(server, mail)
+                server.do("flags", "add", "-u", USER, "\\Flagged", "mailbox", "INBOX", "all")
+                await until_equal(server, mail)
+            assert [flags for _, _, flags in await NodeSide(mail).shown()] == [{"\\Flagged"}]
+
+
+@needs_dovecot
+async def test_a_dovecot_that_is_away_is_waited_for(tmp_path: Path) -> None:
+    with listening_dovecot() as (server, address):
+        async with one_node(tmp_path) as mail:
+            [elsewhere] = free_ports(1)
+            pusher = pusher_of(mail, Address("127.0.0.1", elsewhere))
+            side = NodeSide(mail)
+            async with running(pusher), trio.open_nursery() as nursery:
+                await side.append(b"Subject: 1\r\n\r\n")
+
+                async def is_told() -> bool:
+                    await trio.lowlevel.checkpoint()
+                    return any("cannot be reached" in problem for problem in pusher.problems())
+
+                await until(is_told)
+
+                async def forward(stream: trio.SocketStream) -> None:
+                    async with await trio.open_tcp_stream(address.host, address.port) as there:
+                        await join(stream, there)
+
+                await nursery.start(trio.serve_tcp, forward, elsewhere)
+                await until_equal(server, mail)
+                assert pusher.problems() == []
+                nursery.cancel_scope.cancel()
+
+
+async def join(one: trio.SocketStream, other: trio.SocketStream) -> None:
+    """Bring bytes both ways until one side ends."""
+
+    async def copy(source: trio.SocketStream, target: trio.SocketStream) -> None:
+        async for data in source:
+            await target.send_all(data)
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(copy, one, other)
+        nursery.start_soon(copy, other, one)
+
+
+@needs_dovecot
+async def test_users_are_chosen_and_strangers_passed_over(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    with listening_dovecot(more="auth_username_chars = abcu12\n") as (server, address):
+        async with one_node(tmp_path) as mail:
+            config = replace(config_of(address), users=("u*", "stranger"))
+            users = Names("u1", "other", "stranger")
+            async with running(pusher_of(mail, address, users=users, config=config, registry=registry)):
+                for user in ("other", "stranger", "former-u", "u1"):
+                    await mail.save(await mail.folder(user, "INBOX"), NewMessage(b"Subject: 1\r\n\r\n"))
+                await until_equal(server, mail)
+                assert {path.name for path in (server.directory / "mail").iterdir()} == {"u1"}
+
+                async def is_counted() -> bool:
+                    await trio.lowlevel.checkpoint()
+                    return syncs(registry, address, "unknown") == 1
+
+                await until(is_counted)
+
+
+@needs_dovecot
+async def test_a_cluster_pushes_what_comes_to_any_node(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(f"{PASSWORD}\n", "utf-8")
+    with listening_dovecot() as (server, address):
+        one, other = configs(tmp_path)
+        one = replace(one, dovecots=(DovecotConfig(address, tmp_path / "secret"),))
+        async with running_nodes([one, other]):
+            await trio.to_thread.run_sync(use, server, one, other)
+
+
+def use(server: Dovecot, one: Config, other: Config) -> None:
+    clients = [client_of(one), client_of(other)]
+    for number, client in enumerate(clients):
+        client.append("INBOX", "(\\Flagged)", "", b"Subject: %d\r\n\r\n" % number)
+
+    async def is_there() -> bool:
+        mails = await trio.to_thread.run_sync(server.mails, "alice")
+        return [flags for _, _, flags in mails] == [frozenset({"\\Flagged"})] * 2
+
+    trio.from_thread.run(until, is_there)
+    for client in clients:
+        client.logout()
+
+
+def test_changes_gather_and_failures_wait_longer_each_time() -> None:
+    schedule = Schedule()
+    schedule.changed("a", 10.0)
+    schedule.changed("a", 10.4)
+    schedule.changed("b", 10.1)
+    assert schedule.next_at() == 10.0 + GATHER_S
+    assert schedule.take(10.4) is None
+    assert [schedule.take(11.0), schedule.take(11.0), schedule.take(11.0)] == ["a", "b", None]
+    waits = list[float]()
+    for _ in range(12):
+        schedule.failed("a", 0.0)
+        schedule.changed("a", 0.0)
+        at = schedule.next_at()
+        assert at is not None
+        waits.append(at)
+        assert schedule.take(at) == "a"
+    assert waits[:3] == [RETRY_FIRST_S, 2 * RETRY_FIRST_S, 4 * RETRY_FIRST_S]
+    assert waits[-1] == RETRY_MOST_S
+    schedule.succeeded("a")
+    schedule.changed("a", 0.0)
+    assert schedule.next_at() == GATHER_S
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_a_schedule_counts_who_is_due(count: int) -> None:
+    schedule = Schedule()
+    for number in range(count):
+        schedule.changed(f"user{number}", 0.0)
+    assert len(schedule) == count
