@@ -1,3 +1,4 @@
+from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +19,7 @@ from replicator.config import (
     ContentConfig,
     DoveadmConfig,
     DovecotAuthConfig,
+    DovecotConfig,
     DurabilityConfig,
     HttpConfig,
     LdapConfig,
@@ -50,6 +52,7 @@ NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0/"), min_size
     lambda name: name not in {".", ".."}
 )
 DURATIONS = st.integers(0, 10**9).map(lambda ms: ms / 1000)
+SYNC_EVERY = st.integers(1000, 10**9).map(lambda ms: ms / 1000)
 HEARTBEATS = st.integers(10, 1000).map(lambda ms: ms / 1000)
 TIMEOUTS = st.integers(2000, 10**9).map(lambda ms: ms / 1000)
 
@@ -157,6 +160,7 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
         oauth=draw(st.none() | oauths(directory)),
         ldap=draw(st.none() | ldaps(directory)),
         dovecot_auth=draw(st.none() | st.builds(DovecotAuthConfig, paths, paths)),
+        dovecots=draw(st.lists(dovecots(directory), max_size=2).map(tuple)),
         http=HttpConfig(draw(st.none() | paths), draw(st.sampled_from([None, (), ("s3://b/p", "/srv/inventories")]))),
         proxy=draw(st.sampled_from([ProxyConfig(), PROXIES, ProxyConfig((), PROXIES.trusted)])),
         clusters=draw(st.just(()) | clusters(cluster)),
@@ -164,6 +168,16 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
             imap_fetch_items=draw(st.integers(1, 10_000)), imap_search_keys=draw(st.integers(1, 10_000))
         ),
     )
+
+
+def dovecots(directory: Path) -> st.SearchStrategy[DovecotConfig]:
+    password, ca = directory / "c", st.none() | st.just(directory / "ca")
+    users = st.lists(st.text(max_size=5), min_size=1, max_size=3).map(tuple)
+    near = st.builds(DovecotConfig, st.just(Address("127.0.0.1", 2425)), st.just(password), users=users)
+    address = st.just(Address("mail.example", 2425))
+    encrypted = partial(DovecotConfig, password_file=password, tls=True)
+    far = st.builds(encrypted, address, ca=ca, users=users, sync_every_s=SYNC_EVERY, full_sync_every_s=SYNC_EVERY)
+    return near | far
 
 
 @given(st.data())

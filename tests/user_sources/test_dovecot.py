@@ -270,12 +270,14 @@ def load(directory: Path, lines: str) -> Config:
 
 
 def test_configuration(tmp_path: Path) -> None:
-    config = load(tmp_path, '[dovecot]\nuserdb = "/run/dovecot/auth-userdb"\nauth = "auth"\ncache = "5m"\n')
+    lines = 'userdb = "/run/dovecot/auth-userdb"\nauth = "auth"\ncache = "5m"\n'
+    config = load(tmp_path, f"[dovecot_auth]\n{lines}")
     expected = DovecotAuthConfig(Path("/run/dovecot/auth-userdb"), tmp_path / "auth", 5.0, 300.0, 10.0)
     assert user_server(config) == expected
     (tmp_path / "again.toml").write_text(config_text(config, tmp_path))
     assert load_config(tmp_path / "again.toml") == config
+    assert load(tmp_path, f"[dovecot]\n{lines}") == config, "as it was called in version 0.2"
     with pytest.raises(ConfigError, match="'auth' is missing in"):
-        load(tmp_path, '[dovecot]\nuserdb = "/run/dovecot/auth-userdb"\n')
-    with pytest.raises(ConfigError, match=r"add a section \[dovecot\]"):
+        load(tmp_path, '[dovecot_auth]\nuserdb = "/run/dovecot/auth-userdb"\n')
+    with pytest.raises(ConfigError, match=r"add a section \[dovecot_auth\]"):
         load(tmp_path, "")
