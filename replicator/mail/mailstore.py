@@ -416,6 +416,10 @@ class CoreMailStore(MailStore, Protocol):
         """Watch which users' mail changes from now on, until the node ends."""
         ...
 
+    def has_seen(self, entry: str) -> bool:
+        """Return True if the entry with this name, `ORIGIN:SEQ`, is or was in this node's log."""
+        ...
+
     async def users_after(self, user: str, most: int) -> Sequence[str]:
         """Return the next users with mail or folders here whose names come after this one, in their order."""
         ...

@@ -421,6 +421,11 @@ class ClusterMailStore:
         self._store.listeners.append(lambda commit: changed.note(entry.user for entry in commit.applied))
         return changed
 
+    def has_seen(self, entry: str) -> bool:
+        """See `CoreMailStore`."""
+        origin, _, seq = entry.rpartition(":")
+        return self._store.context.get(origin, 0) >= int(seq)
+
     async def users_after(self, user: str, most: int) -> Sequence[str]:
         """See `CoreMailStore`."""
         return await self._store.read(partial(queries.users_after, user=user, most=most))

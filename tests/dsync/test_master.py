@@ -21,7 +21,7 @@ from replicator.runtime.environment import wall_clock_ms
 from tests.dsync.dovecot import MAILDIR, SDBOX, needs_dovecot
 from tests.dsync.memory_replica import MemoryReplica
 from tests.dsync.pushed import listening_dovecot, remote
-from tests.dsync.sides import USER, DovecotSide, History, MemorySide, NodeSide, node_replicas
+from tests.dsync.sides import USER, DovecotSide, History, Master, MemorySide, NodeSide, door, node_replicas
 from tests.effort import examples, first
 from tests.one_node import one_node
 
@@ -83,6 +83,31 @@ async def test_a_node_and_a_dovecot_become_equal(tmp_path: Path, location: str, 
                 await sync(address, replica_of, full=kind == FULL)
                 left, right = [await side.shown() for side in sides]
                 assert left == right, (number, [history.deeds for history in histories])
+
+
+@pytest.mark.parametrize("location", [SDBOX, MAILDIR])
+@pytest.mark.parametrize("seed", first(1, range(4)))
+async def test_both_begin_syncs_by_turns(tmp_path: Path, location: str, seed: int) -> None:
+    """As where Dovecot's replicator syncs with a node that calls that Dovecot, too."""
+    random = Random(f"{location} {seed}")
+    with listening_dovecot(location) as (server, address):
+        async with one_node(tmp_path) as mail:
+            replica_of = node_replicas(mail, wall_clock_ms)
+            sides = DovecotSide(server), NodeSide(mail)
+            histories = [History(side, random) for side in sides]
+            async with door(replica_of) as here:
+                master = Master(server, here)
+                for number in range(2 * ROUNDS):
+                    for history in histories:
+                        await history.go_on()
+                    kind = random.choice("sscp")
+                    if kind == "p":
+                        await sync(address, replica_of)
+                    else:
+                        done = await master.sync(kind)
+                        assert done.returncode == 0, (number, done)
+                    left, right = [await side.shown() for side in sides]
+                    assert left == right, (number, kind, [history.deeds for history in histories])
 
 
 async def test_folders_go_both_ways(tmp_path: Path) -> None:

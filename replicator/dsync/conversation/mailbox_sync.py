@@ -157,12 +157,18 @@ class MailboxSync:
         r"""Tell this side's changes, and which mails are `\Recent` there: else Dovecot takes them for changed."""
         recent = {change.uid for change in theirs if change.recent}
         for change in await _computed(partial(changes_to_tell, known, self._state), len(known.mails)):
-            is_recent, source = change.uid in recent, self._sources.get(change.guid)
-            if is_recent or source is not None:
-                await self._peer.send(replace(change, guid=source or change.guid, recent=is_recent))
+            is_recent, name = change.uid in recent, self._told_name(change)
+            if is_recent or name != change.guid:
+                await self._peer.send(replace(change, guid=name, recent=is_recent))
             else:
                 await self._peer.send(change)
         await self._peer.end_list()
+
+    def _told_name(self, change: MailChange) -> str:
+        """Return the GUID as the peer writes it, if it has told: else it would take the mail for another one."""
+        if change.type is ChangeType.EXPUNGE:
+            return self._sources.get(change.guid, change.guid)
+        return self._names.get(change.guid, change.guid)
 
     async def _send_mails(self, mails: Sequence[StoredMail], requests: Sequence[MailRequest]) -> None:
         """Send the requested mails, ascending by UID. One is sent once, however often it was requested."""

@@ -72,23 +72,24 @@ class LastSyncs:
     def __init__(self, known: Iterable[tuple[str, bytes, LastSync]] = ()) -> None:
         """`known`: those that are longest ago first."""
         self._peers: OrderedDict[str, OrderedDict[bytes, LastSync]] = OrderedDict()
+        self._details = 0
         self.is_changed = False
         for peer, mailbox_id, sync in known:
             self._peers.setdefault(peer, OrderedDict())[mailbox_id] = sync
+            self._details += sync.details
 
     def note(self, peer: str, mailbox_id: bytes, sync: LastSync) -> None:
         """Note a sync. The mailboxes and peers that were synced longest ago are forgotten where there are too many."""
-        boxes = self._peers.setdefault(peer, OrderedDict())
+        self._peers.setdefault(peer, OrderedDict())
         self._peers.move_to_end(peer)
-        boxes.pop(mailbox_id, None)
-        boxes[mailbox_id] = sync
-        self.is_changed = True
+        self.forget(peer, mailbox_id)
+        self._peers[peer][mailbox_id] = sync
+        self._details += sync.details
         while len(self._peers) > PEERS_MAX:
-            self._peers.popitem(last=False)
-        details = sum(one.details for _, _, one in self.all())
-        while details > DETAILS_MAX:
-            oldest = next(peer for peer, boxes in self._peers.items() if boxes)
-            details -= self._peers[oldest].popitem(last=False)[1].details
+            self.forget(next(iter(self._peers)))
+        while self._details > DETAILS_MAX:
+            oldest = next(iter(self._peers))
+            self.forget(oldest, next(iter(self._peers[oldest]), None))
 
     def find(self, peer: str, mailbox_id: bytes) -> LastSync | None:
         """Return the last sync, if it is known."""
@@ -98,17 +99,17 @@ class LastSyncs:
     def forget(self, peer: str, mailbox_id: bytes | None = None) -> None:
         """Forget the last sync of a mailbox; with None, of all mailboxes with this peer."""
         boxes = self._peers.get(peer, OrderedDict())
+        gone = [*boxes] if mailbox_id is None else [mailbox_id]
+        self._details -= sum(boxes.pop(one).details for one in gone if one in boxes)
         if mailbox_id is None:
-            boxes.clear()
-        else:
-            boxes.pop(mailbox_id, None)
+            self._peers.pop(peer, None)
         self.is_changed = True
 
     def keep_only(self, mailbox_ids: Collection[bytes]) -> None:
         """Forget syncs of mailboxes that exist no longer."""
-        for peer, boxes in self._peers.items():
-            for gone in boxes.keys() - mailbox_ids:
-                self.forget(peer, gone)
+        for peer, mailbox_id, _ in self.all():
+            if mailbox_id not in mailbox_ids:
+                self.forget(peer, mailbox_id)
 
     def all(self) -> list[tuple[str, bytes, LastSync]]:
         """Return all syncs that are known, those that are longest ago first."""

@@ -97,10 +97,10 @@ class MailReplica:
         return await trio.to_thread.run_sync(tree_of, changes)
 
     async def states(self, peer: str) -> Sequence[MailboxState]:
-        """See `Replica`. A state that is newer than the mailbox, as after a restore, says nothing."""
+        """See `Replica`."""
         found = list[MailboxState]()
         for one in (await self._mail.tree_changes(self._user)).folders:
-            last = self._last_syncs.find(peer, one.guid)
+            last = self._last_sync(peer, one.guid)
             if (
                 last is not None
                 and not one.deleted
@@ -108,7 +108,7 @@ class MailReplica:
                 and not last.copies
                 and last.uidvalidity == one.uidvalidity
                 and last.common_uid < one.uidnext
-                and max(last.common_modseq, last.modseq) <= one.highestmodseq
+                and last.common_modseq <= one.highestmodseq
             ):
                 found.append(
                     MailboxState(one.guid, last.uidvalidity, last.common_uid, last.common_modseq, last.messages)
@@ -118,7 +118,7 @@ class MailReplica:
     async def unchanged(self, peer: str) -> AbstractSet[bytes]:
         """See `Replica`."""
         folders = (await self._mail.tree_changes(self._user)).folders
-        found = {one.guid: self._last_syncs.find(peer, one.guid) for one in folders if not one.deleted}
+        found = {one.guid: self._last_sync(peer, one.guid) for one in folders if not one.deleted}
         heads = {one.guid: one.head for one in folders}
         return {guid for guid, last in found.items() if last is not None and last.head == heads[guid]}
 
@@ -182,8 +182,13 @@ class MailReplica:
 
     def common_uid(self, mailbox_id: bytes, peer: str) -> int | None:
         """See `Replica`."""
-        last = self._last_syncs.find(peer, mailbox_id)
+        last = self._last_sync(peer, mailbox_id)
         return None if last is None else last.common_uid
+
+    def _last_sync(self, peer: str, mailbox_id: bytes) -> LastSync | None:
+        """Return the last sync, if the node's database still has what was there then: an older one may be restored."""
+        last = self._last_syncs.find(peer, mailbox_id)
+        return last if last is None or not last.head or self._mail.has_seen(last.head) else None
 
     @asynccontextmanager
     async def mailbox(self, mailbox_id: bytes, peer: str) -> AsyncIterator[MailReplicaMailbox | None]:
@@ -195,7 +200,7 @@ class MailReplica:
         at_ms = self._clock_ms()
         head = await self._head(folder)  # before the view is read: what comes in between is found by the next sync
         modseq = (await self._mail.open_mailbox(folder)).highestmodseq
-        last_sync = self._last_syncs.find(peer, mailbox_id)
+        last_sync = self._last_sync(peer, mailbox_id)
         this_sync = LastSync(folder.uidvalidity, modseq, at_ms, head)
         box = MailReplicaMailbox(self._mail, folder, mailbox_id, (last_sync, this_sync), self._open_scratch)
         yield box

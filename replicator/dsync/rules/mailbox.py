@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from replicator.dsync.rules.common import last_common_uid
-from replicator.dsync.rules.copies import is_copy
 from replicator.dsync.rules.flags import FlagSide, flag_difference, merged_flags
 from replicator.dsync.rules.new_mails import NewMail, Placed, place
 from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
@@ -89,19 +88,15 @@ class _NewMails:
     uidnext: int
 
     def name(self, guid: str) -> str:
-        """Return a GUID as the peer writes it."""
+        """Return a GUID as the peer writes it, and is told it."""
         return self.names.get(guid, guid)
-
-    def own_name(self, guid: bytes) -> str:
-        """Return a GUID of this side as the peer is told it."""
-        return self.name(guid.hex()) if is_copy(guid) else guid.hex()
 
 
 def _place_new(plan: Plan, known: Known, new: _NewMails, common: int) -> None:
     own = {mail.uid: mail for mail in known.mails if mail.uid > common}
     peers = {change.uid: change for change in new.saves}
     plan.placed, plan.uidnext = place(
-        [NewMail(new.own_name(mail.guid), mail.uid, mail.guid.hex()) for mail in own.values()],
+        [NewMail(new.name(mail.guid.hex()), mail.uid, mail.guid.hex()) for mail in own.values()],
         [NewMail(new.name(change.guid), change.uid, change.guid) for change in new.saves],
         own_uidnext=known.numbers.uidnext,
         peer_uidnext=new.uidnext,
