@@ -411,6 +411,7 @@ def _dovecot(section: Section, file: Callable[[object], Path]) -> DovecotConfig:
         users=section.take("users", values.patterns, defaults.users),
         sync_every_s=section.take("sync_every", values.duration(1.0), defaults.sync_every_s),
         full_sync_every_s=section.take("full_sync_every", values.duration(1.0), defaults.full_sync_every_s),
+        replicator=section.take("replicator", values.boolean, defaults.replicator),
     )
     if not dovecot.tls and not address.is_loopback:
         section.problem("tls", f"{address} is another machine, and the password opens all mail there: leave this out")

@@ -285,6 +285,8 @@ class DovecotAuthConfig:
 class DovecotConfig:
     """A Dovecot with which the node syncs its users' mail. `address`: the listener of its doveadm.
 
+    `replicator`: its own replicator syncs with the cluster, too.
+
     `password_file`: its first line is the Dovecot's `doveadm_password`. `ca`: the file of the CA of its certificate;
     None: the CAs of the system. Without `tls`, the connection is not encrypted. `users`: patterns of the names of those
     whose mail is synced, with `*` and `?`. `sync_every_s`: how often the Dovecot is asked for changes of its own;
@@ -298,6 +300,7 @@ class DovecotConfig:
     users: tuple[str, ...] = ("*",)
     sync_every_s: float = 300.0
     full_sync_every_s: float = DAY_S
+    replicator: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,6 +245,7 @@ def _dovecot(dovecot: DovecotConfig, directory: Path) -> str:
         + f"users = [{', '.join(map(_quoted, dovecot.users))}]\n"
         f"sync_every = {_duration(dovecot.sync_every_s)}    # to find its own changes\n"
         f"full_sync_every = {_duration(dovecot.full_sync_every_s)}    # to compare all mails\n"
+        f"replicator = {json.dumps(dovecot.replicator)}    # whether that of the Dovecot syncs with the cluster, too\n"
     )
 
 

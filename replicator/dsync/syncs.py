@@ -88,4 +88,4 @@ class DovecotSyncs:
         async def context() -> ssl.SSLContext | None:
             return await self._environment.run_in_thread(partial(dovecot_context, config))
 
-        return Dovecot(config.address, self._password(config.password_file), context)
+        return Dovecot(config.address, self._password(config.password_file), context, config.replicator)

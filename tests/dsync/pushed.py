@@ -45,8 +45,8 @@ async def no_tls() -> None:
     await trio.lowlevel.checkpoint()
 
 
-def remote(address: Address) -> RemoteDovecot:
-    return RemoteDovecot(address, password, no_tls)
+def remote(address: Address, *, tells_replicator: bool = False) -> RemoteDovecot:
+    return RemoteDovecot(address, password, no_tls, tells_replicator)
 
 
 def config_of(address: Address) -> DovecotConfig:
@@ -61,12 +61,14 @@ def pusher_of(
     users: Users | None = None,
     config: DovecotConfig | None = None,
     registry: CollectorRegistry | None = None,
+    syncing: Syncing | None = None,
 ) -> Pusher:
     memory = LastSyncFiles(mail.store.path.parent / "dovecots")
     replicas = MailReplicas(mail, memory, wall_clock_ms, TemporaryFile)
     users = users or Names(USER, "u2")
-    services = PushServices(mail, users, replicas.of, "zz-test", Syncing(), DovecotMetrics(registry))
-    return Pusher(config or config_of(address), remote(address), services)
+    services = PushServices(mail, users, replicas.of, "zz-test", syncing or Syncing(), DovecotMetrics(registry))
+    config = config or config_of(address)
+    return Pusher(config, remote(address, tells_replicator=config.replicator), services)
 
 
 @asynccontextmanager

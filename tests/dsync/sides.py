@@ -19,6 +19,7 @@ from replicator.dsync.node_mail.last_syncs import LastSyncFiles, LastSyncs
 from replicator.dsync.node_mail.mail_replica import MailReplicas
 from replicator.dsync.replica import OpenReplica
 from replicator.dsync.rules.tree import INBOX
+from replicator.dsync.users import Syncing
 from replicator.dsync.wire.guids import guid_of
 from replicator.mail.mailstore import NewMessage
 from tests.dsync.dovecot import PASSWORD, Dovecot
@@ -137,17 +138,20 @@ async def password() -> bytes:
     return PASSWORD.encode()
 
 
-def served(replica_of: OpenReplica) -> Callable[[trio.abc.Stream], Awaitable[None]]:
+def served(replica_of: OpenReplica, syncing: Syncing | None = None) -> Callable[[trio.abc.Stream], Awaitable[None]]:
     """Return the handler of connections."""
-    return DsyncServer(DsyncServices(Names(USER, "u2"), replica_of, password, "zz-test")).serve
+    services = DsyncServices(Names(USER, "u2"), replica_of, password, "zz-test", syncing=syncing or Syncing())
+    return DsyncServer(services).serve
 
 
 @asynccontextmanager
 async def door(
-    replica_of: OpenReplica, wrap: Callable[[trio.abc.Stream], trio.abc.Stream] | None = None
+    replica_of: OpenReplica,
+    wrap: Callable[[trio.abc.Stream], trio.abc.Stream] | None = None,
+    syncing: Syncing | None = None,
 ) -> AsyncIterator[str]:
     """Open a door, and yield its address as doveadm takes it. `wrap` may replace streams of connections."""
-    handler = served(replica_of)
+    handler = served(replica_of, syncing)
 
     async def serve(stream: trio.SocketStream) -> None:
         await handler(stream if wrap is None else wrap(stream))

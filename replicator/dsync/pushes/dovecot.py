@@ -40,11 +40,15 @@ class DovecotRefusalError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Dovecot:
-    """Its address, and how to get in. `context` returns the TLS context; None: the connection is not encrypted."""
+    """Its address, and how to get in. `context` returns the TLS context; None: the connection is not encrypted.
+
+    `tells_replicator`: it is to tell its own replicator up to where both sides are equal.
+    """
 
     address: Address
     password: Callable[[], Awaitable[bytes]]
     context: Callable[[], Awaitable[ssl.SSLContext | None]]
+    tells_replicator: bool = False
 
     @asynccontextmanager
     async def begin_sync(self, user: str) -> AsyncIterator[tuple[Peer, str]]:
@@ -55,7 +59,7 @@ class Dovecot:
         stream = await self._connect()
         try:
             with _failing("it does not answer"), trio.fail_after(COMMAND_S):
-                rest = await _asked(stream, await self._password(), user)
+                rest = await _asked(stream, await self._password(), self._command(user))
             yield Peer(stream, rest), client_address(stream)
         finally:
             with trio.move_on_after(CLOSE_S, shield=True):
@@ -74,6 +78,11 @@ class Dovecot:
                 await trio.aclose_forcefully(stream)
                 raise
             return encrypted
+
+    def _command(self, user: str) -> bytes:
+        name = escape(user)
+        words = ["", name, "dsync-server", f"-u{name}", *(["-U"] if self.tells_replicator else [])]
+        return f"{TAB.join(words)}\n".encode()
 
     async def _password(self) -> bytes:
         password = await self.password()
@@ -95,16 +104,15 @@ def _failing(what: str) -> Iterator[None]:
         raise DovecotUnreachableError(f"{what}: {error.strerror or error}") from error
 
 
-async def _asked(stream: trio.abc.Stream, password: bytes, user: str) -> bytes:
-    """Log in, and have a sync of a user begun. Return what has come of it already."""
+async def _asked(stream: trio.abc.Stream, password: bytes, command: bytes) -> bytes:
+    """Log in, and have a sync begun by this command. Return what has come of it already."""
     lines = _Lines(stream)
     await stream.send_all(HELLO)
     if await lines.answer() == "-":
         await stream.send_all(b"PLAIN\t" + base64.b64encode(b"\0doveadm\0" + password) + b"\n")
         if await lines.answer() != "+":
             raise DovecotUnreachableError("it does not take the password of `password_file`")
-    name = escape(user)
-    await stream.send_all(f"{TAB}{name}{TAB}dsync-server{TAB}-u{name}\n".encode())
+    await stream.send_all(command)
     answer = await lines.answer()
     if answer != "+":
         raise DovecotRefusalError(answer.removeprefix("-"))
