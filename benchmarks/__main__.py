@@ -21,6 +21,7 @@ from benchmarks.figures.crowd import crowd
 from benchmarks.figures.differences import differences
 from benchmarks.figures.distance import distance
 from benchmarks.figures.doors import doors
+from benchmarks.figures.dovecot_syncs import dovecot_syncs
 from benchmarks.figures.failover import failover
 from benchmarks.figures.heal import heal
 from benchmarks.figures.imap import imap
@@ -56,6 +57,7 @@ SCENARIOS: Mapping[str, Callable[[Path, Scale], list[Figure]]] = {
     "attachments": attachments,
     "imap": imap,
     "doors": doors,
+    "dovecot": dovecot_syncs,
     "cost": cost_of_a_mail,
     "crowd": crowd,
 }

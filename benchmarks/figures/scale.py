@@ -62,6 +62,8 @@ class Scale:
     """The forked ones among their mailboxes."""
     crowd_join_s: float
     """Seconds in which a new node takes over what it can."""
+    synced_mails: int
+    """Mails of a mailbox that is synced with a Dovecot."""
     crowd_template: str = ""
     """File of which the nodes' databases are copies; empty: they are made."""
 
@@ -99,6 +101,7 @@ QUICK = Scale(
     crowd_messages=2,
     crowd_forked=200,
     crowd_join_s=30,
+    synced_mails=2_000,
 )
 FULL = Scale(
     delivery_s=20,
@@ -133,4 +136,5 @@ FULL = Scale(
     crowd_messages=4,
     crowd_forked=2_000,
     crowd_join_s=60,
+    synced_mails=50_000,
 )
