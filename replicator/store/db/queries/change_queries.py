@@ -62,7 +62,7 @@ def _foreign_guids(connection: sqlite3.Connection, user: str) -> dict[bytes, byt
 
 
 def annotation_changes(connection: sqlite3.Connection, user: str, mailbox_id: bytes) -> list[AnnotationChange]:
-    """Return the annotations that clients have set at a folder, removed ones included."""
+    """Return the annotations that clients have set at a folder or, at `NOWHERE`, the account; removed ones included."""
     rows = connection.execute(
         f"SELECT name, value, time >> {COUNTER_BITS} FROM annotation WHERE user = ? AND mailbox_id = ?"
         f" AND substr(name, 1, {len(OWN)}) <> '{OWN}'",
