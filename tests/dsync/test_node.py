@@ -212,6 +212,10 @@ async def test_annotations_of_the_server_go_both_ways(tmp_path: Path, kind: str)
             at_first = {name: f"Dovecot's {name}".encode() for name in (COMMENT, COLOUR)}
             assert await sync() == at_first
             assert await sync() == at_first
+            server.do("mailbox", "metadata", "set", "-u", USER, "-s", "", NOTE, "b")
+            assert await sync() == {**at_first, NOTE: b"b"}
+            server.do("mailbox", "metadata", "set", "-u", USER, "-s", "", NOTE, "a")  # which counts, though it is less
+            assert await sync() == {**at_first, NOTE: b"a"}
             await mail.annotate(USER, None, {COMMENT: b"of the node", COLOUR: None, NOTE: b"\xc3\xbc\r\n."})
             assert await sync() == {COMMENT: b"of the node", NOTE: b"\xc3\xbc\r\n."}
             server.do("mailbox", "metadata", "set", "-u", USER, "-s", "", COMMENT, "again")
