@@ -22,8 +22,8 @@ class LastSync:
     """The last sync of a mailbox with a peer: the mailbox's MODSEQ and the time as it began, and what it did.
 
     `common_uid`: the peer knows the mails up to this one. `own_changes`: flags that the sync itself has set (True) and
-    cleared, by UID, and annotations by 0. `expunged`: UIDs that were known to be expunged as it began; a peer that
-    remembers this sync has the `common_modseq`, and has been told of them; with 0, it has not.
+    cleared, by UID, and annotations, by 0 or -1. `expunged`: UIDs that were known to be expunged as it began; a peer
+    that remembers this sync has the `common_modseq`, and has been told of them; with 0, it has not.
     """
 
     modseq: int

@@ -259,7 +259,7 @@ class MailReplicaMailbox:
         found = []
         for one in changes:
             key = key_of(one.name, of_account=home == _ACCOUNT)
-            is_own = last is not None and (home, one.name, one.value is not None) in last.own_changes
+            is_own = last is not None and _annotated(home, one.name, one.value) in last.own_changes
             is_news = last is not None and one.changed_ms >= last.at_ms and not is_own
             value = None if one.value is None else one.value.decode(errors="surrogateescape")
             if key is not None:
@@ -273,7 +273,7 @@ class MailReplicaMailbox:
         if found is None:
             return
         value = None if attribute.value is None else attribute.value.encode(errors="surrogateescape")
-        self._own_changes.add((_ACCOUNT if found.of_account else _FOLDER, found.name, value is not None))
+        self._own_changes.add(_annotated(_ACCOUNT if found.of_account else _FOLDER, found.name, value))
         folder = None if found.of_account else self._folder
         try:
             await self._mail.annotate(self._folder.user, folder, {found.name: value})
@@ -386,6 +386,11 @@ def _ascending(uids: Mapping[int, int]) -> Iterator[dict[int, int]]:
         some[old] = new
     if some:
         yield some
+
+
+def _annotated(home: int, name: str, value: bytes | None) -> tuple[int, str, bool]:
+    """Return a change of an annotation as one of `LastSync.own_changes`: another value is another change."""
+    return home, f"{name} {sha256(value or b'').hexdigest()}", value is not None
 
 
 def _stored(message: Message) -> StoredMail:
