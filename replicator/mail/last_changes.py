@@ -10,7 +10,8 @@ class FolderChange(NamedTuple):
     """A folder, deleted or not, and when it was created, renamed or deleted last.
 
     `guid`: by which Dovecots know it: one of theirs (`CoreMailStore.know_as`), or else its id. `head`: the newest entry
-    of its mail, `ORIGIN:SEQ`; empty if it has had none.
+    of its mail, `ORIGIN:SEQ`; empty if it has had none. `annotated`: a number that rises when clients change its
+    annotations; those of INBOX include the account's.
     """
 
     name: str
@@ -22,6 +23,7 @@ class FolderChange(NamedTuple):
     guid: bytes
     highestmodseq: int
     head: str
+    annotated: int
 
 
 class SubscriptionChange(NamedTuple):

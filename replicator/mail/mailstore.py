@@ -428,8 +428,8 @@ class CoreMailStore(MailStore, Protocol):
         """Return the user's folders and subscriptions, and what was deleted of them, each with its last change."""
         ...
 
-    async def annotation_changes(self, folder: Folder) -> Sequence[AnnotationChange]:
-        """Return the annotations of a folder, removed ones included, each with its last change."""
+    async def annotation_changes(self, user: str, folder: Folder | None) -> Sequence[AnnotationChange]:
+        """Return annotations as `annotations` does, removed ones included, each with its last change."""
         ...
 
     async def mailbox_changes(self, folder: Folder, above: int) -> MailboxChanges:

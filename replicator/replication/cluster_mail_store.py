@@ -435,10 +435,11 @@ class ClusterMailStore:
         await self._coordinator.readiness.wait(_tree(user))
         return await self._store.read(partial(queries.tree_changes, user=user))
 
-    async def annotation_changes(self, folder: Folder) -> Sequence[AnnotationChange]:
+    async def annotation_changes(self, user: str, folder: Folder | None) -> Sequence[AnnotationChange]:
         """See `CoreMailStore`."""
-        await self._coordinator.readiness.wait(_tree(folder.user))
-        return await self._store.read(lambda reader: queries.annotation_changes(reader, folder.user, folder.mailbox_id))
+        await self._coordinator.readiness.wait(_tree(user))
+        home = NOWHERE if folder is None else folder.mailbox_id
+        return await self._store.read(partial(queries.annotation_changes, user=user, mailbox_id=home))
 
     async def mailbox_changes(self, folder: Folder, above: int) -> MailboxChanges:
         """See `CoreMailStore`."""

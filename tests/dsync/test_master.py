@@ -145,6 +145,9 @@ async def test_a_mailbox_without_changes_is_left_alone_unless_all_are_looked_at(
             assert quiet.messages[1].flags == frozenset()
             assert not await begin(address, replica_of)
             assert quiet.messages[1].flags == {"\\Seen"}
+            await mail.annotate(USER, await mail.folder(USER, "Quiet"), {"/private/comment": b"noted"})
+            assert not await begin(address, replica_of, everywhere=False)
+            assert "noted" in server.do("mailbox", "metadata", "get", "-u", USER, "Quiet", "/private/comment")
             server.save(USER, b"Subject: 2\r\n\r\n", "Quiet")  # whose UIDNEXT Dovecot tells with its folders
             assert not await begin(address, replica_of, everywhere=False)
             assert len(quiet.messages) == 2

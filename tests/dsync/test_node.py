@@ -15,6 +15,7 @@ import trio
 import trustme
 
 from replicator.config import Address, CertificateConfig, DoveadmConfig, ListenConfig, default_config
+from replicator.dsync.node_mail.attribute_keys import CONFIGURED, OF_SERVER
 from replicator.dsync.rules.stored_mail import FlagChanges
 from replicator.errors import MailError, QuotaExceededError
 from replicator.mail.flags import MAX_KEYWORDS
@@ -186,6 +187,61 @@ async def test_annotations_go_both_ways(tmp_path: Path, kind: str) -> None:
 
 
 NAMES = ("/private/comment", "/shared/comment", "/private/vendor/example/note")
+
+
+@pytest.mark.parametrize("kind", ["c", "s"])
+async def test_annotations_of_the_server_go_both_ways(tmp_path: Path, kind: str) -> None:
+    """Dovecot shows them at the mailbox with an empty name, as RFC 5464 has it; here they are the account's."""
+    with dovecot() as server:
+        async with one_node(tmp_path) as mail, door(node_replicas(mail, now_ms)) as address:
+            master = Master(server, address)
+
+            async def sync() -> Mapping[str, bytes]:
+                """Sync, and return what the node has then, once Dovecot has the same."""
+                done = await master.sync(kind)
+                assert (done.returncode, b"Error" in done.stderr) == (0, False), done
+                found = await mail.annotations(USER, None)
+                for name in (COMMENT, COLOUR, NOTE):
+                    there = server.run("mailbox", "metadata", "get", "-u", USER, "-s", "", name).stdout
+                    assert there.removesuffix(b"\n") == found.get(name, b""), name
+                assert await mail.annotations(USER, await mail.folder(USER, "INBOX")) == {}
+                return found
+
+            for name in (COMMENT, COLOUR, SIEVE_SCRIPT):
+                server.do("mailbox", "metadata", "set", "-u", USER, "-s", "", name, f"Dovecot's {name}")
+            at_first = {name: f"Dovecot's {name}".encode() for name in (COMMENT, COLOUR)}
+            assert await sync() == at_first
+            assert await sync() == at_first
+            server.do("mailbox", "metadata", "set", "-u", USER, "-s", "", NOTE, "b")
+            assert await sync() == {**at_first, NOTE: b"b"}
+            server.do("mailbox", "metadata", "set", "-u", USER, "-s", "", NOTE, "a")  # which counts, though it is less
+            assert await sync() == {**at_first, NOTE: b"a"}
+            await mail.annotate(USER, None, {COMMENT: b"of the node", COLOUR: None, NOTE: b"\xc3\xbc\r\n."})
+            assert await sync() == {COMMENT: b"of the node", NOTE: b"\xc3\xbc\r\n."}
+            server.do("mailbox", "metadata", "set", "-u", USER, "-s", "", COMMENT, "again")
+            server.do("mailbox", "metadata", "unset", "-u", USER, "-s", "", NOTE)
+            assert await sync() == {COMMENT: b"again"}
+            stays = dict.fromkeys((SIEVE_SCRIPT, *CONFIGURED), b"of the node")
+            await mail.annotate(USER, None, stays)
+            assert await sync() == {COMMENT: b"again", **stays}
+            there = server.do("mailbox", "metadata", "get", "-u", USER, "-s", "", SIEVE_SCRIPT)
+            assert there == f"Dovecot's {SIEVE_SCRIPT}\n"
+
+
+COMMENT, COLOUR, NOTE = "/private/comment", "/shared/vendor/example/colour", "/private/vendor/example/note"
+SIEVE_SCRIPT = "/private/sieve/files/main"
+
+
+async def test_annotations_of_inbox_are_not_taken_for_the_servers(tmp_path: Path) -> None:
+    with dovecot() as server:
+        async with one_node(tmp_path) as mail, door(node_replicas(mail, now_ms)) as address:
+            await mail.annotate(
+                USER, await mail.folder(USER, "INBOX"), {f"/private/{OF_SERVER}sieve/default": b"x", COMMENT: b"taken"}
+            )
+            assert (await Master(server, address).sync()).returncode == 0
+            attributes = (server.directory / "mail" / USER / "attributes").read_text()
+            assert "taken" in attributes
+            assert "sieve" not in attributes
 
 
 async def test_the_replicator_brings_each_change(tmp_path: Path) -> None:

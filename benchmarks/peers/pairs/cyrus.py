@@ -32,8 +32,8 @@ SESSIONS_MAX = 1000
 LIMIT_S = 60.0
 
 
-class _Server(PrivateServer):
-    """One of the two. `rolling`, which only the near one starts, sends the peer what has changed, each second."""
+class CyrusServer(PrivateServer):
+    """A Cyrus, alone or one of the two. `rolling`, which only the near one starts, sends the peer all changes."""
 
     def __init__(self, directory: Path, users: Sequence[str]) -> None:
         self._users = users
@@ -45,7 +45,7 @@ class _Server(PrivateServer):
         self.rolling = Daemon(client, self.output, {**_environment(), "CYRUS_ISDAEMON": "1"})
 
     def start(self, peer_port: int | None) -> None:
-        """Start the server with the programs' accounts and no mailbox. The near one has a peer to send changes to."""
+        """Start the server with the users' accounts and no mailbox. The near one has a peer to send changes to."""
         for name in ("config", "spool", "socket"):
             (self.directory / name).mkdir(parents=True)
         self._settings.write_text(self._configured(peer_port), encoding="utf-8")
@@ -135,7 +135,7 @@ class CyrusPair(Pair):
 
     def __init__(self, directory: Path, users: Sequence[str], *, late: bool = False) -> None:
         super().__init__(directory, users, late=late)
-        self._near, self._far = (_Server(directory / side, users) for side in ("near", FAR))
+        self._near, self._far = (CyrusServer(directory / side, users) for side in ("near", FAR))
         self._sync: subprocess.Popen[bytes] | None = None
 
     @classmethod

@@ -40,23 +40,25 @@ FlagUids = Mapping[tuple[str, bool], UidSet]
 class LastSync:
     """The last sync of a mailbox with a peer: the mailbox as the sync began, `at_ms`, and what it did.
 
-    `head`: the newest entry of the mailbox then; while it still is, nothing has changed here. `common_uid` and
+    `head`, `annotated`: the newest entry of the mailbox, and the last change of its annotations, then; while they still
+    are, nothing has changed here. `common_uid` and
     `common_modseq`: up to where both sides were equal in the end; 0: not known, so the next sync compares all. It does
     so, too, if there were `copies` (`rules.copies`): what is told of changes since a state does not tell their sources.
-    `own_flags`, `own_annotations`: changes by the sync itself. `expunged`: UIDs that were known to be expunged as it
-    began; a peer that remembers this sync has been told of them, unless `common_modseq` is 0.
+    `own_flags`, `own_annotations` (see `annotated`): changes by the sync itself. `expunged`: UIDs that were known to be
+    expunged as it began; a peer that remembers this sync has been told of them, unless `common_modseq` is 0.
     """
 
     uidvalidity: int
     modseq: int
     at_ms: int
     head: str = ""
+    annotated: int = 0
     common_uid: int = 0
     common_modseq: int = 0
     messages: int = 0
     copies: bool = False
     own_flags: FlagUids = field(default_factory=dict)
-    own_annotations: frozenset[tuple[str, bool]] = frozenset()
+    own_annotations: frozenset[str] = frozenset()
     expunged: UidSet = NO_UIDS
 
     @property
@@ -64,6 +66,12 @@ class LastSync:
         """Number of things that are remembered of it besides."""
         flags = sum(len(uids.ranges) for uids in self.own_flags.values())
         return flags + len(self.own_annotations) + len(self.expunged.ranges)
+
+
+def annotated(name: str, value: bytes | None, *, of_account: bool) -> str:
+    """Return a change of an annotation, of the account or of a folder: another value is another change."""
+    digest = "removed" if value is None else sha256(value).hexdigest()
+    return f"{'account' if of_account else 'folder'} {digest} {name}"
 
 
 class LastSyncs:
@@ -161,7 +169,7 @@ def _packed(syncs: LastSyncs) -> bytes:
         (
             peer,
             mailbox_id,
-            (sync.uidvalidity, sync.modseq, sync.at_ms, sync.head),
+            (sync.uidvalidity, sync.modseq, sync.at_ms, sync.head, sync.annotated),
             (sync.common_uid, sync.common_modseq, sync.messages, sync.copies),
             [(flag, is_set, uids.ranges) for (flag, is_set), uids in sync.own_flags.items()],
             sorted(sync.own_annotations),
@@ -187,10 +195,10 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 def _sync(
-    before: tuple[int, int, int, str],
+    before: tuple[int, int, int, str, int],
     common: tuple[int, int, int, bool],
     flags: Iterable[tuple[str, bool, Ranges]],
-    annotations: Iterable[tuple[str, bool]],
+    annotations: Iterable[str],
     expunged: Ranges,
 ) -> LastSync:
     own_flags = {(flag, is_set): UidSet(ranges) for flag, is_set, ranges in flags}

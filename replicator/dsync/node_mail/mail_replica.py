@@ -17,17 +17,19 @@ import trio
 
 from protocol.units import KIB, MIB
 from protocol.values import UidSet
+from replicator.dsync.node_mail.attribute_keys import key_of, name_of
 from replicator.dsync.node_mail.kept_keywords import KeptKeywords
-from replicator.dsync.node_mail.last_syncs import NO_UIDS, LastSync, LastSyncFiles, LastSyncs
-from replicator.dsync.node_mail.mail_tree import name_of, tree_of
+from replicator.dsync.node_mail.last_syncs import NO_UIDS, LastSync, LastSyncFiles, LastSyncs, annotated
+from replicator.dsync.node_mail.mail_tree import name_of as folder_name
+from replicator.dsync.node_mail.mail_tree import tree_of
 from replicator.dsync.replica import SavedAs
 from replicator.dsync.rules.copies import is_copy
 from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.rules.tree import Adopt, Create, Delete, Rename, Step, Subscribe, Tree
 from replicator.dsync.wire.items import Attribute, Mailbox, MailboxState
-from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError
-from replicator.mail.annotations import SPECIAL_USE
+from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, MailboxFullError
 from replicator.mail.flags import SYSTEM_FLAGS, keywords
+from replicator.mail.last_changes import AnnotationChange, FolderChange
 from replicator.mail.mailstore import INBOX, CoreMailStore, Folder, NewMessage, ReceivedBody
 from replicator.mail.view import MailboxView, Message
 
@@ -40,14 +42,9 @@ BATCH_BYTES = MIB
 BATCH_MAX = 64
 """Mails saved together: each time waits for disks."""
 
-PRIVATE = "/private/"
-SHARED = "/shared/"
-"""Beginnings of the names of annotations (RFC 5464 section 3.2), without which Dovecot tells them."""
-
 SAVE_S = 10.0
 """Seconds for writing down what a sync has done, even where it breaks off."""
 
-DOVECOTS_OWN = "vendor/vendor.dovecot/"
 
 _SYSTEM_FLAGS = frozenset(SYSTEM_FLAGS)
 
@@ -118,9 +115,8 @@ class MailReplica:
     async def unchanged(self, peer: str) -> AbstractSet[bytes]:
         """See `Replica`."""
         folders = (await self._mail.tree_changes(self._user)).folders
-        found = {one.guid: self._last_sync(peer, one.guid) for one in folders if not one.deleted}
-        heads = {one.guid: one.head for one in folders}
-        return {guid for guid, last in found.items() if last is not None and last.head == heads[guid]}
+        found = [(one, self._last_sync(peer, one.guid)) for one in folders if not one.deleted]
+        return {one.guid for one, last in found if last and (last.head, last.annotated) == (one.head, one.annotated)}
 
     def forget(self, peer: str, mailbox_id: bytes | None = None) -> None:
         """See `Replica`."""
@@ -133,13 +129,13 @@ class MailReplica:
             case Delete(_, mailbox_id, common_uid):
                 await self._delete(mailbox_id, common_uid)
             case Rename(old, new):
-                await mail.rename_folder(user, name_of(old), name_of(new))
+                await mail.rename_folder(user, folder_name(old), folder_name(new))
             case Create(name, mailbox_id, uidvalidity):
-                await self._create(name_of(name), mailbox_id, uidvalidity)
+                await self._create(folder_name(name), mailbox_id, uidvalidity)
             case Adopt():
                 await self._adopt(step)
             case Subscribe(name, subscribed):
-                await mail.subscribe(user, name_of(name), subscribed=subscribed)
+                await mail.subscribe(user, folder_name(name), subscribed=subscribed)
 
     async def _create(self, name: str, guid: bytes, uidvalidity: int) -> Folder:
         return await self._name(await self._new(name), guid, uidvalidity)
@@ -174,7 +170,7 @@ class MailReplica:
 
     async def _adopt(self, step: Adopt) -> None:
         """Take the peer's GUID for a folder, and its UIDVALIDITY if clients can know no mail by its own."""
-        folder = await self._mail.folder(self._user, name_of(step.name))
+        folder = await self._mail.folder(self._user, folder_name(step.name))
         if (await self._mail.status(folder)).uidnext == 1:
             await self._name(folder, step.mailbox_id, step.uidvalidity)
         else:
@@ -198,19 +194,22 @@ class MailReplica:
             yield None
             return
         at_ms = self._clock_ms()
-        head = await self._head(folder)  # before the view is read: what comes in between is found by the next sync
+        change = await self._change(folder)  # before the view is read: what comes in between is found by the next sync
         modseq = (await self._mail.open_mailbox(folder)).highestmodseq
         last_sync = self._last_sync(peer, mailbox_id)
-        this_sync = LastSync(folder.uidvalidity, modseq, at_ms, head)
+        this_sync = LastSync(folder.uidvalidity, modseq, at_ms, change.head, change.annotated)
         box = MailReplicaMailbox(self._mail, folder, mailbox_id, (last_sync, this_sync), self._open_scratch)
         yield box
         box.tell_left_out()
         if box.is_synced:
             self._last_syncs.note(peer, mailbox_id, box.this_sync)
 
-    async def _head(self, folder: Folder) -> str:
+    async def _change(self, folder: Folder) -> FolderChange:
         folders = (await self._mail.tree_changes(self._user)).folders
-        return next((one.head for one in folders if one.mailbox_id == folder.mailbox_id), "")
+        found = next((one for one in folders if one.mailbox_id == folder.mailbox_id), None)
+        if found is None:
+            raise FolderNotFoundError("the folder has been deleted")
+        return found
 
 
 async def with_uidvalidity(mail: CoreMailStore, folder: Folder, uidvalidity: int) -> Folder:
@@ -240,7 +239,7 @@ class MailReplicaMailbox:
         self._guid = guid
         self._last_sync, self.this_sync = syncs
         self._own_flags: dict[tuple[str, bool], set[int]] = {}
-        self._own_annotations: set[tuple[str, bool]] = set()
+        self._own_annotations: set[str] = set()
         self.is_synced = False
         self._read: dict[int, bytes] = {}  # GUIDs by UID, as `mails` has returned them
         self._batch: list[NewMessage] = []
@@ -322,31 +321,45 @@ class MailReplicaMailbox:
         await self._mail.check_quota(self._folder.user, mails, size_bytes)
 
     async def attributes(self) -> Sequence[Attribute]:
-        """See `ReplicaMailbox`. Annotations have no MODSEQ here; those that are news have the mailbox's."""
+        """See `ReplicaMailbox`. INBOX has the annotations of the account, too."""
         modseq = (await self.numbers()).highestmodseq
+        changes = await self._mail.annotation_changes(self._folder.user, self._folder)
+        found = self._attributes(changes, modseq, of_account=False)
+        if self._is_inbox:
+            changes = await self._mail.annotation_changes(self._folder.user, None)
+            found += self._attributes(changes, modseq, of_account=True)
+        return found
+
+    def _attributes(self, changes: Iterable[AnnotationChange], modseq: int, *, of_account: bool) -> list[Attribute]:
+        """Return annotations as attributes. They have no MODSEQ here; those that are news have the mailbox's."""
         last = self._last_sync
         found = []
-        for one in await self._mail.annotation_changes(self._folder):
-            shared, key = one.name.startswith(SHARED), one.name.removeprefix(SHARED).removeprefix(PRIVATE)
-            is_own = last is not None and (one.name, one.value is not None) in last.own_annotations
+        for one in changes:
+            key = key_of(one.name, of_account=of_account)
+            is_own = last is not None and annotated(one.name, one.value, of_account=of_account) in last.own_annotations
             is_news = last is not None and one.changed_ms >= last.at_ms and not is_own
             value = None if one.value is None else one.value.decode(errors="surrogateescape")
-            if one.name != SPECIAL_USE:
+            if key is not None:
                 changed_s = one.changed_ms // 1000 if is_news else 0
-                found.append(Attribute(shared, key, value, changed_s=changed_s, modseq=modseq if is_news else 0))
+                found.append(Attribute(*key, value, changed_s=changed_s, modseq=modseq if is_news else 0))
         return found
 
     async def set_attribute(self, attribute: Attribute) -> None:
-        """See `ReplicaMailbox`. Uses of folders and what is Dovecot's own stays there."""
-        name = (SHARED if attribute.shared else PRIVATE) + attribute.key
-        if name == SPECIAL_USE or attribute.key.startswith(DOVECOTS_OWN):
+        """See `ReplicaMailbox`. What `attribute_keys` does not name stays at Dovecot."""
+        found = name_of(attribute.key, shared=attribute.shared, is_inbox=self._is_inbox)
+        if found is None:
             return
         value = None if attribute.value is None else attribute.value.encode(errors="surrogateescape")
-        self._own_annotations.add((name, value is not None))
+        self._own_annotations.add(annotated(found.name, value, of_account=found.of_account))
+        folder = None if found.of_account else self._folder
         try:
-            await self._mail.annotate(self._folder.user, self._folder, {name: value})
+            await self._mail.annotate(self._folder.user, folder, {found.name: value})
         except (InvalidNameError, MailboxFullError) as error:
             log.info("an annotation is left out: %s", error)
+
+    @property
+    def _is_inbox(self) -> bool:
+        return self._folder.name == INBOX
 
     async def save(self, mail: SavedAs, text: AsyncIterator[bytes]) -> None:
         """See `ReplicaMailbox`. Small mails are saved together, at the latest by the next call of another method."""

@@ -450,6 +450,8 @@ def test_where_no_string_may_stand_nobody_is_told_to_write_one(text: str) -> Non
         (b"", (), None),
         (b"(\\Seen x) ", ("\\Seen", "x"), None),
         (b"() ", (), None),
+        (b"( \\Seen x) ", ("\\Seen", "x"), None),
+        (b"( ) ", (), None),
         (b'" 1-Jan-2020 13:00:00 +0100" ', (), NOON),
         (b'(x) "01-jan-2020 04:30:00 -0730" ', ("x",), NOON),
     ],

@@ -14,6 +14,7 @@ from replicator.mail.last_changes import (
     SubscriptionChange,
     TreeChanges,
 )
+from replicator.mail.mailstore import INBOX
 from replicator.store.db.queries.folder_queries import SHOWN_UIDVALIDITY
 from replicator.store.db.rows.message_rows import unpacked_map
 from resync.entry import ID_BYTES, NOWHERE, tree_id
@@ -38,7 +39,7 @@ def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:
         " ORDER BY f.deleted DESC, f.time, f.sid, f.mailbox_id",
         (user,),
     )
-    guids = _foreign_guids(connection, user)
+    guids, annotated = _foreign_guids(connection, user), _annotated(connection, user)
     subscriptions = connection.execute(
         f"SELECT name, subscribed, time >> {COUNTER_BITS} FROM subscription WHERE user = ? ORDER BY time", (user,)
     )
@@ -46,7 +47,16 @@ def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:
     return TreeChanges(
         [
             FolderChange(
-                name, one, uidvalidity, uidnext, bool(deleted), changed_ms, guids.get(one, one), modseq, newest
+                name,
+                one,
+                uidvalidity,
+                uidnext,
+                bool(deleted),
+                changed_ms,
+                guids.get(one, one),
+                modseq,
+                newest,
+                max(annotated.get(home, 0) for home in ((one, NOWHERE) if name == INBOX else (one,))),
             )
             for name, one, uidvalidity, uidnext, deleted, changed_ms, modseq, newest in folders
         ],
@@ -66,8 +76,18 @@ def _foreign_guids(connection: sqlite3.Connection, user: str) -> dict[bytes, byt
     return {holder: bytes.fromhex(guid) for holder, guid in found if holder is not None and len(guid) == 2 * ID_BYTES}
 
 
+def _annotated(connection: sqlite3.Connection, user: str) -> dict[bytes, int]:
+    """Return when clients have changed the annotations of each folder, or of the account (`NOWHERE`), last."""
+    rows = connection.execute(
+        f"SELECT mailbox_id, MAX(time) FROM annotation WHERE user = ? AND substr(name, 1, {len(OWN)}) <> '{OWN}'"
+        " GROUP BY mailbox_id",
+        (user,),
+    )
+    return dict(rows.fetchall())
+
+
 def annotation_changes(connection: sqlite3.Connection, user: str, mailbox_id: bytes) -> list[AnnotationChange]:
-    """Return the annotations that clients have set at a folder, removed ones included."""
+    """Return the annotations that clients have set at a folder or, at `NOWHERE`, the account; removed ones included."""
     rows = connection.execute(
         f"SELECT name, value, time >> {COUNTER_BITS} FROM annotation WHERE user = ? AND mailbox_id = ?"
         f" AND substr(name, 1, {len(OWN)}) <> '{OWN}'",
