@@ -201,7 +201,7 @@ class Cluster:
 
     `prefix` is put before each node's command, with {sid} replaced. `proxied`: every link goes through a proxy of its
     own. `extra` is appended to every configuration. `late`: SIDs of nodes that the caller starts later; the others
-    begin the cluster without them.
+    begin the cluster without them. `more_doors`: listeners that not every cluster has.
     """
 
     def __init__(
@@ -218,12 +218,14 @@ class Cluster:
         extra: str = "",
         sites: Mapping[str, Site] | None = None,
         late: Collection[str] = (),
+        more_doors: Sequence[str] = (),
     ) -> None:
         sids = [f"dc{number + 1}" for number in range(size)]
         sites = sites or {sid: Site(prefix.replace("{sid}", sid)) for sid in sids}
-        self._reserved = reserve_ports(size * len(DOORS))
+        doors = (*DOORS, *more_doors)
+        self._reserved = reserve_ports(size * len(doors))
         ports = [int(reserved.getsockname()[1]) for reserved in self._reserved]
-        taken = {sid: dict(zip(DOORS, ports[at * len(DOORS) :], strict=False)) for at, sid in enumerate(sids)}
+        taken = {sid: dict(zip(doors, ports[at * len(doors) :], strict=False)) for at, sid in enumerate(sids)}
         directory.mkdir(parents=True, exist_ok=True)
         passwords = "".join(f"{user}:{{PLAIN}}{PASSWORD}\n" for user in users)
         (directory / "users.passwd").write_text(passwords, encoding="utf-8")
@@ -323,7 +325,7 @@ class Cluster:
     # ---- configuration
 
     def _config(self, node: Node) -> str:
-        listen = "".join(f'{door} = "{HOST}:{node.ports[door]}"\n' for door in DOORS if door != "peer")
+        listen = "".join(f'{door} = "{HOST}:{port}"\n' for door, port in node.ports.items() if door != "peer")
         peers = "".join(
             f'[[peer]]\nid = "{peer.sid}"\naddress = "{self._way(node, peer)}"\n'
             for peer in self.nodes
