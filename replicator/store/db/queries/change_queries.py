@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from typing import cast
 
@@ -17,6 +18,7 @@ from replicator.mail.last_changes import (
 from replicator.store.db.queries.folder_queries import SHOWN_UIDVALIDITY
 from replicator.store.db.rows.message_rows import unpacked_map
 from resync.entry import ID_BYTES, NOWHERE
+from resync.folder_tree import UNITED
 from resync.names_elsewhere import FOREIGN_GUID, OWN, holder_of
 
 COUNTER_BITS = 16
@@ -26,16 +28,19 @@ COUNTER_BITS = 16
 def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:
     """Return all folders of a user, deleted ones included, and all subscriptions, in the order of their last change.
 
-    A deleted folder that still shows mail counts as one that is not deleted.
+    A deleted folder that still shows mail counts as one that is not deleted. One that a merge has united with another
+    one is not told: no user has deleted it.
     """
-    folders = connection.execute(
+    rows = connection.execute(
         f"SELECT f.name, f.mailbox_id, {SHOWN_UIDVALIDITY}, COALESCE(c.uidnext, 1),"
-        f" f.deleted AND COALESCE(c.messages, 0) = 0, f.time >> {COUNTER_BITS}"
+        f" f.deleted AND COALESCE(c.messages, 0) = 0, f.time >> {COUNTER_BITS}, f.deleted AND f.sid = '{UNITED}'"
         " FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id WHERE f.user = ?"
         " ORDER BY f.deleted DESC, f.time, f.sid, f.mailbox_id",
         (user,),
-    )
-    guids = _foreign_guids(connection, user)
+    ).fetchall()
+    homes = {name: mailbox_id for name, mailbox_id, *_, is_united in rows if not is_united}  # a living one is the last
+    united = {mailbox_id: homes.get(name) for name, mailbox_id, *_, is_united in rows if is_united}
+    guids = _foreign_guids(connection, user, united)
     subscriptions = connection.execute(
         f"SELECT name, subscribed, time >> {COUNTER_BITS} FROM subscription WHERE user = ? ORDER BY time", (user,)
     )
@@ -44,21 +49,32 @@ def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:
             FolderChange(
                 name, mailbox_id, uidvalidity, uidnext, bool(deleted), changed_ms, guids.get(mailbox_id, mailbox_id)
             )
-            for name, mailbox_id, uidvalidity, uidnext, deleted, changed_ms in folders
+            for name, mailbox_id, uidvalidity, uidnext, deleted, changed_ms, _ in rows
+            if mailbox_id not in united
         ],
         [SubscriptionChange(name, bool(subscribed), ms) for name, subscribed, ms in subscriptions],
     )
 
 
-def _foreign_guids(connection: sqlite3.Connection, user: str) -> dict[bytes, bytes]:
-    """Return the GUID by which Dovecots know each folder that has one of theirs: of several, the one given last."""
+def _foreign_guids(
+    connection: sqlite3.Connection, user: str, united: Mapping[bytes, bytes | None]
+) -> dict[bytes, bytes]:
+    """Return the GUID by which Dovecots know each folder that has one of theirs: of several, the one given last.
+
+    `united`: folders, and those that have their names now, and so their GUIDs.
+    """
     rows = connection.execute(
         "SELECT name, value FROM annotation WHERE user = ? AND mailbox_id = ? AND value IS NOT NULL"
         " AND substr(name, 1, ?) = ? ORDER BY time, sid, name",
         (user, NOWHERE, len(FOREIGN_GUID), FOREIGN_GUID),
     )
-    found = ((holder_of(value), name.removeprefix(FOREIGN_GUID)) for name, value in rows)
-    return {holder: bytes.fromhex(guid) for holder, guid in found if holder is not None and len(guid) == 2 * ID_BYTES}
+    found = dict[bytes, bytes]()
+    for name, value in rows:
+        holder, guid = holder_of(value), name.removeprefix(FOREIGN_GUID)
+        holder = None if holder is None else united.get(holder, holder)
+        if holder is not None and len(guid) == 2 * ID_BYTES:
+            found[holder] = bytes.fromhex(guid)
+    return found
 
 
 def annotation_changes(connection: sqlite3.Connection, user: str, mailbox_id: bytes) -> list[AnnotationChange]:
