@@ -22,7 +22,7 @@ class LastSync:
     """The last sync of a mailbox with a peer: the mailbox's MODSEQ and the time as it began, and what it did.
 
     `common_uid`: the peer knows the mails up to this one. `own_changes`: flags that the sync itself has set (True) and
-    cleared, by UID, and annotations by 0. `expunged`: UIDs that were known to be expunged as it began; a peer that
+    cleared, by UID, and annotations by 0. `uids`: mails up to the common UID as it ended. `expunged`: UIDs that were known to be expunged as it began; a peer that
     remembers this sync has the `common_modseq`, and has been told of them; with 0, it has not.
     """
 
@@ -32,11 +32,12 @@ class LastSync:
     common_modseq: int = 0
     own_changes: frozenset[tuple[int, str, bool]] = frozenset()
     expunged: UidSet = NO_UIDS
+    uids: UidSet = NO_UIDS
 
     @property
     def details(self) -> int:
         """Number of things that are remembered of it besides."""
-        return len(self.own_changes) + len(self.expunged.ranges)
+        return len(self.own_changes) + len(self.expunged.ranges) + len(self.uids.ranges)
 
 
 @dataclass(slots=True)

@@ -180,6 +180,8 @@ class MailReplicaMailbox:
         self._own_changes: set[tuple[int, str, bool]] = set()
         self.is_synced = False
         self._read: dict[int, bytes] = {}  # GUIDs by UID, as `mails` has returned them
+        self._first_read = frozenset[int]()  # the UIDs that the peer is told
+        self._taken_away = set[int]()  # UIDs of mails that this sync has expunged or moved
         self._batch: list[NewMessage] = []
         self._batch_bytes = 0
         self._keywords: KeptKeywords | None = None  # once a mail is to have some
@@ -195,6 +197,7 @@ class MailReplicaMailbox:
         """See `ReplicaMailbox`."""
         messages = (await self._view()).snapshot()
         self._read = {message.uid: message.guid for message in messages}
+        self._first_read = self._first_read or frozenset(self._read)
         return await trio.to_thread.run_sync(lambda: [_stored(message) for message in sorted(messages)])
 
     async def expunged(self, since: int) -> Mapping[int, bytes]:
@@ -218,16 +221,36 @@ class MailReplicaMailbox:
             found[uid] = FlagChanges(added, frozenset(one.flag for one in new if not one.is_set))
         return found
 
-    async def has_copies(self) -> bool:
+    async def can_tell_since(self, common_uid: int, common_modseq: int) -> bool:
         """See `ReplicaMailbox`."""
+        last = self._last_sync
+        if last is None or (last.common_uid, last.common_modseq) != (common_uid, common_modseq):
+            return False
         messages = (await self._view()).snapshot()
-        return await trio.to_thread.run_sync(lambda: any(is_copy(message.guid) for message in messages))
+        expunged = (await self._mail.mailbox_changes(self._folder, self.this_sync.modseq)).expunged
+
+        def has_all() -> bool:
+            here = {message.uid for message in messages}
+            return all(uid in here or uid in expunged for uid in last.uids)
+
+        return await trio.to_thread.run_sync(lambda: has_all() and not any(is_copy(one.guid) for one in messages))
 
     async def synced(self, common_uid: int, common_modseq: int) -> None:
         """See `ReplicaMailbox`."""
         await self._save_batch()
-        own = frozenset(self._own_changes)
-        self.this_sync = replace(self.this_sync, common_uid=common_uid, common_modseq=common_modseq, own_changes=own)
+        messages = (await self._view()).snapshot()
+        told = self._first_read - self._taken_away
+
+        def uids() -> UidSet:
+            return UidSet.of(uid for uid in {*told, *(message.uid for message in messages)} if uid <= common_uid)
+
+        self.this_sync = replace(
+            self.this_sync,
+            common_uid=common_uid,
+            common_modseq=common_modseq,
+            own_changes=frozenset(self._own_changes),
+            uids=await trio.to_thread.run_sync(uids),
+        )
         self.is_synced = True
 
     def _own(self, uid: int, added: Iterable[str], removed: Iterable[str] = ()) -> None:
@@ -326,11 +349,14 @@ class MailReplicaMailbox:
             for old, new in same.items():
                 self._own(new, view.messages[old].flags)
             await self._mail.renumber(view, same)
+            self._taken_away.update(same)
 
     async def expunge(self, uids: Sequence[int]) -> None:
         """See `ReplicaMailbox`."""
         view = await self._view()
-        await self._mail.expunge(view, UidSet.of(uid for uid in uids if self._is_same(view, uid)))
+        same = [uid for uid in uids if self._is_same(view, uid)]
+        await self._mail.expunge(view, UidSet.of(same))
+        self._taken_away.update(same)
 
     async def change_flags(self, changes: Mapping[int, FlagChanges]) -> None:
         """See `ReplicaMailbox`."""

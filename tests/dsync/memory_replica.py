@@ -124,8 +124,8 @@ class MemoryMailbox:
             flags = (mail.flags | change.added) - change.removed
             self.stored[uid] = mail._replace(flags=flags, modseq=self.next_modseq())
 
-    async def has_copies(self) -> bool:
-        return any(is_copy(mail.guid) for mail in self.stored.values())
+    async def can_tell_since(self, _common_uid: int, _common_modseq: int, /) -> bool:
+        return not any(is_copy(mail.guid) for mail in self.stored.values())
 
     async def synced(self, common_uid: int, _common_modseq: int, /) -> None:
         self.common_uid = common_uid

@@ -267,8 +267,9 @@ def _is_stale(own: Mailbox, theirs: Mailbox, state: MailboxState | None) -> bool
 
 
 async def _needs_all(box: ReplicaMailbox, state: MailboxState | None) -> bool:
-    """Return True if all mails must be compared: changes since the last sync do not tell of which mails copies are."""
-    return _in_force(state) is not None and await box.has_copies()
+    """Return True if all mails must be compared, since changes since the state do not tell enough."""
+    known = _in_force(state)
+    return known is not None and not await box.can_tell_since(known.last_common_uid, known.last_common_modseq)
 
 
 def _out_of_range(own: Mailbox, theirs: Mailbox) -> str | None:

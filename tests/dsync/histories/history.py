@@ -100,9 +100,10 @@ class History:
         [kind] = self.random.choices([*SYNCS], [*SYNCS.values()])
         before = self._dovecot.account()
         code = self._call(node, kind)
-        self.story.append(f"sync {kind} with {node.name}: {code}")
+        after = self._dovecot.account()
+        self.story.append(f"sync {kind} with {node.name}: {code}\n  {node.account()}\n  {after}")
         assert code in {0, 2}
-        self._note_lost(before, self._dovecot.account())
+        self._note_lost(before, after)
         return code
 
     def _call(self, node: Side, kind: str) -> int:

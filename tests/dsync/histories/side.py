@@ -25,6 +25,9 @@ class Mail(NamedTuple):
     token: str
     text: bytes
 
+    def __str__(self) -> str:
+        return f"{self.uid}={self.token.rpartition('.')[2]}/{self.guid[-4:]} {' '.join(sorted(self.flags))}".strip()
+
 
 @dataclass(frozen=True)
 class Folder:
@@ -34,6 +37,9 @@ class Folder:
     uidvalidity: int
     uidnext: int
     mails: tuple[Mail, ...]
+
+    def __str__(self) -> str:
+        return f"{self.mailbox_id[-4:]} {self.uidvalidity} [{', '.join(map(str, self.mails))}] {self.uidnext}"
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,9 @@ class Account:
     def tokens(self) -> set[str]:
         """Names of the mails."""
         return {mail.token for folder in self.folders.values() for mail in folder.mails}
+
+    def __str__(self) -> str:
+        return "; ".join(f"{name} {folder}" for name, folder in self.folders.items())
 
 
 class RefusedError(Exception):
@@ -65,13 +74,18 @@ class Side:
 
     # ---- what it shows
 
-    def account(self) -> Account:
+    def account(self, retries: int = 10) -> Account:
         """Return what the server shows, once that fits what it has shown before."""
         listed = [self._listed(line) for line in self._do(self.client.list())]
         names = [name for name, flags in listed if not flags & {rb"\noselect", rb"\nonexistent"}]
         lines = self._do(self.client.lsub())
         subscribed = [name for name, flags in map(self._listed, filter(None, lines)) if rb"\noselect" not in flags]
-        return Account({name: self.folder(name) for name in sorted(names)}, frozenset(subscribed))
+        try:
+            return Account({name: self.folder(name) for name in sorted(names)}, frozenset(subscribed))
+        except RefusedError:  # changes of other nodes are coming in
+            if retries == 0:
+                raise
+            return self.account(retries - 1)
 
     def folder(self, name: str) -> Folder:
         """Return a folder. Raises RefusedError if there is none."""
