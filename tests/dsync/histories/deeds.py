@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
+from replicator.dsync.wire.guids import guid_of
 from tests.dsync.histories.ledger import Ledger
 from tests.dsync.histories.side import Account, Folder, Mail, RefusedError, Side
 
@@ -87,15 +88,20 @@ class Deeds:
                 side.expunge(name, mail.uid)
             case _:
                 target = self.random.choice([*account.folders])
-                if target != name:
+                if target != name or kind == "copy":
                     self._tell(side, f"{kind} {name} {mail.uid} {mail.token} -> {target}")
                     self.ledger.copied.add(mail.token)
+                    if side.is_dovecot and any(mail.guid == one.guid for one in account.folders[target].mails):
+                        self.ledger.dovecots_copies.add(guid_of(mail.guid).hex())
                     side.copy(name, mail.uid, target, moves=kind == "move")
 
     def _flag(self, side: Side, name: str, mail: Mail) -> None:
         flag, is_set = self.random.choice(FLAGS), self.random.random() < 0.6
         self._tell(side, f"{name} {mail.uid} {mail.token} {'+' if is_set else '-'}{flag}")
-        (self.ledger.flagged if is_set else self.ledger.unflagged).add((mail.token, flag))
+        if is_set:
+            self.ledger.flagged.setdefault((mail.token, flag), set()).add(self.ledger.cut)
+        else:
+            self.ledger.unflagged.add((mail.token, flag))
         side.flag(name, mail.uid, flag, is_set=is_set)
 
     def _rename(self, side: Side, account: Account) -> None:

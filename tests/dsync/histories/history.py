@@ -13,6 +13,7 @@ from typing import Self
 from benchmarks.clusters.cluster import Cluster
 from benchmarks.clusters.cluster import PASSWORD as NODES_PASSWORD
 from replicator.config import Address
+from replicator.dsync.rules.copies import COPIES_MAX, guid_of_copy
 from tests.dsync.dovecot import USERS_PASSWORD, Dovecot
 from tests.dsync.histories.deeds import Deeds
 from tests.dsync.histories.ledger import Ledger
@@ -57,6 +58,7 @@ class History:
     story: list[str] = field(default_factory=list)
     state: str = ""
     syncs: int = 0
+    _parts: int = 0
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.user)
@@ -67,6 +69,11 @@ class History:
     def go_on(self, groups: Collection[Collection[str]]) -> None:
         """Do some deeds and syncs while nodes of different groups do not reach each other."""
         self.story.append(f"-- {groups}")
+        self._parts += 1
+        if len(groups) == 1:
+            self.ledger.cut = None
+        elif self.ledger.cut is None:
+            self.ledger.cut = self._parts
         for _ in range(self.random.randint(1, STEPS_MAX)):
             match self.random.choice("ddnnnnbss"):
                 case "d":
@@ -81,29 +88,35 @@ class History:
     def end(self) -> None:
         """Sync until nothing changes any more, once all nodes have the same, and compare all servers."""
         self.story.append("-- end")
+        self.ledger.cut = None
         self._equal_nodes()
         for number in range(SYNCS_MAX + 1):
             node = self.random.choice(self._nodes)
             code = self._sync(node)
             accounts = self._equal_nodes()
-            different = difference(self._dovecot.account(), accounts)
+            different = self._difference(accounts)
             if not different and code == 0:
                 break
         self.syncs = number + 1
         assert not different, different
         self._sync(self.random.choice(self._nodes))
         assert self._equal_nodes() == accounts, "another sync changes something"
-        assert not difference(self._dovecot.account(), accounts)
+        different = self._difference(accounts)
+        assert not different, different
         self.ledger.check(accounts)
+
+    def _difference(self, nodes: Account) -> str:
+        return difference(self._dovecot.account(), nodes, self.ledger.dovecots_copies)
 
     def _sync(self, node: Side) -> int:
         [kind] = self.random.choices([*SYNCS], [*SYNCS.values()])
-        before = self._dovecot.account()
+        before, before_at_node = self._dovecot.account(), node.account()
         code = self._call(node, kind)
-        after = self._dovecot.account()
-        self.story.append(f"sync {kind} with {node.name}: {code}\n  {node.account()}\n  {after}")
+        after, after_at_node = self._dovecot.account(), node.account()
+        self.story.append(f"sync {kind} with {node.name}: {code}\n  {after_at_node}\n  {after}")
         assert code in {0, 2}
         self._note_lost(before, after)
+        self._note_renumbered(before_at_node, after_at_node)
         return code
 
     def _call(self, node: Side, kind: str) -> int:
@@ -131,6 +144,19 @@ class History:
             self.story.append(f"gone with folders: {sorted(gone)}")
             self.ledger.expunged |= gone
 
+    def _note_renumbered(self, before: Account, after: Account) -> None:
+        """Note mails to which the sync has given other UIDs at the node."""
+        uids = {mail.guid: mail.uid for folder in before.folders.values() for mail in folder.mails}
+        for name, folder in after.folders.items():
+            for mail in folder.mails:
+                self.ledger.homes.setdefault((mail.token, name), set()).add(folder.mailbox_id)
+        self.ledger.renumbered.update(
+            (mail.token, self.ledger.cut)
+            for folder in after.folders.values()
+            for mail in folder.mails
+            if uids.get(mail.guid, mail.uid) != mail.uid
+        )
+
     def _equal_nodes(self) -> Account:
         """Return what all nodes show, once they show the same."""
         by = time.monotonic() + EQUAL_WITHIN_S
@@ -142,8 +168,12 @@ class History:
             time.sleep(0.02)
 
 
-def difference(dovecot: Account, node: Account) -> str:
-    """Return what differs, as text."""
+def difference(dovecot: Account, node: Account, copies: Collection[str]) -> str:
+    """Return what differs, as text. `copies`: GUIDs that Dovecot has given to several mails of a folder.
+
+    All but one of those have others at a node.
+    """
+    sources = {guid_of_copy(guid, number): guid for guid in copies for number in range(1, COPIES_MAX + 1)}
     found = []
     if dovecot.subscriptions != node.subscriptions:
         found.append(f"subscriptions: {set(dovecot.subscriptions)} {set(node.subscriptions)}")
@@ -151,9 +181,10 @@ def difference(dovecot: Account, node: Account) -> str:
         found.append(f"folders: {set(dovecot.folders)} {set(node.folders)}")
     for name in dovecot.folders.keys() & node.folders.keys():
         theirs, ours = dovecot.folders[name], node.folders[name]
-        if theirs.mails != ours.mails:
-            only = [[mail[:4] for mail in [*one.mails] if mail not in other.mails] for one, other in ((theirs, ours), (ours, theirs))]
-            found.append(f"{name}: at Dovecot {only[0]}, at nodes {only[1]}")
+        mails = [mail._replace(guid=sources.get(mail.guid, mail.guid)) for mail in ours.mails]
+        if [*theirs.mails] != mails:
+            only = [mail for mail in theirs.mails if mail not in mails], [mail for mail in mails if mail not in theirs.mails]
+            found.append(f"{name}: at Dovecot {[*map(str, only[0])]}, at nodes {[*map(str, only[1])]}")
         numbers = [(one.uidvalidity, one.uidnext) for one in (theirs, ours)]
         if numbers[0] != numbers[1]:
             found.append(f"{name}: numbers {numbers}")
