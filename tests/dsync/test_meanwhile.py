@@ -238,6 +238,36 @@ async def test_a_deleted_folder_stays_with_mail_that_dovecot_never_saw(two: Two,
     assert two.server.folders(USER)["Work"][1] == 1
 
 
+@pytest.mark.parametrize("kind", ["s", "c"])
+async def test_a_folder_that_is_created_anew_at_the_node_becomes_one_with_dovecots(two: Two, kind: str) -> None:
+    names = [f"Work{number}" for number in range(6)]  # of some, the id at Dovecot is the greater one
+    for name in names:
+        two.server.do("mailbox", "create", "-u", USER, name)
+        two.server.save(USER, b"Subject: old\r\n\r\n", name)
+    await two.master.sync(kind)
+    for name in names:
+        await two.mail.delete_folder(USER, name)
+        await two.mail.save(await two.mail.create_folder(USER, name), NewMessage(b"Subject: new\r\n\r\n"))
+    for _ in range(3):
+        done = await two.master.sync(kind)
+    assert done.returncode == 0, done
+    for name in names:
+        assert len(await two.mail.bodies(USER, name)) == two.server.folders(USER)[name][1] == 2
+
+
+async def test_a_mail_that_gets_another_uid_at_the_node_does_not_stay_under_both(two: Two) -> None:
+    """So does a merge of branches, of which no UID is known to be expunged."""
+    await two.saves("1", "2")
+    await two.become_equal("s", 2)
+    await two.mail.renumber(await two.mail.open_mailbox(await two.mail.folder(USER, "INBOX")), {1: 5})
+    await two.saves("3")
+    assert (await two.master.sync("s")).returncode == 2
+    assert not two.master.state, "the next sync compares all mails"
+    assert (await two.master.sync("s")).returncode == 0
+    assert await two.here.shown() == await two.there.shown()
+    assert len({guid for _, guid, _ in await two.here.shown()}) == len(await two.here.shown()) == 3
+
+
 async def test_a_folder_is_deleted_by_its_id(tmp_path: Path) -> None:
     """The folder that has the name by then is another one."""
     async with one_node(tmp_path) as mail:

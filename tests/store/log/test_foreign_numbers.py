@@ -410,6 +410,22 @@ def test_folder_is_known_by_the_guid_that_it_was_given_last_even_when_it_is_dele
     assert queries.annotations_of(node.connection, ALICE, NOWHERE) == {}
 
 
+@pytest.mark.parametrize("last", [A, B])
+def test_folders_that_become_one_are_known_by_the_last_guid_of_both(node: MemoryNode, last: bytes) -> None:
+    """No user has deleted the folder that is gone, so Dovecot is not told that it is."""
+    other = MemoryNode("dc2.a", now_ms=node.now_ms)
+    node.write(creating("a", A))
+    other.write(creating("a", B))
+    for at, (one, folder) in enumerate([(node, A), (other, B)]):
+        one.now_ms += 1000 * (1 + (folder == last))
+        one.write(knowing(f"{at}{at}" * 16, folder))
+    join(node, other, TREE)
+    for one in (node, other):
+        [folder] = [folder for folder in queries.tree_changes(one.connection, ALICE).folders if folder.name == "a"]
+        assert (folder.name, folder.mailbox_id, folder.deleted) == ("a", A, False)
+        assert folder.guid.hex() == ("00" if last == A else "11") * 16
+
+
 @pytest.mark.parametrize("guid_text", ["", "11", "GG" * 16, "AA" * 16, "11" * 17])
 def test_what_is_no_guid_is_refused(node: MemoryNode, guid_text: str) -> None:
     node.write(creating("a", A))
