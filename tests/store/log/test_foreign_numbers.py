@@ -410,6 +410,18 @@ def test_folder_is_known_by_the_guid_that_it_was_given_last_even_when_it_is_dele
     assert queries.annotations_of(node.connection, ALICE, NOWHERE) == {}
 
 
+def test_a_deleted_folder_that_has_mail_gets_a_guid_as_long_as_clients_see_it(node: MemoryNode) -> None:
+    node.write(creating("a", INBOX.mailbox_id))
+    node.write(saving(b"1", guid(1)))
+    node.write(deleting(INBOX.mailbox_id))
+    node.write(knowing("11" * 16, INBOX.mailbox_id))
+    [folder] = queries.tree_changes(node.connection, ALICE).folders
+    assert (folder.deleted, folder.guid) == (False, bytes.fromhex("11" * 16))
+    node.write(expunging(1))
+    with pytest.raises(FolderNotFoundError):
+        node.write(knowing("22" * 16, INBOX.mailbox_id))
+
+
 @pytest.mark.parametrize("last", [A, B])
 def test_folders_that_become_one_are_known_by_the_last_guid_of_both(node: MemoryNode, last: bytes) -> None:
     """No user has deleted the folder that is gone, so Dovecot is not told that it is."""
