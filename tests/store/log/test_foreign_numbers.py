@@ -410,6 +410,18 @@ def test_folder_is_known_by_the_guid_that_it_was_given_last_even_when_it_is_dele
     assert queries.annotations_of(node.connection, ALICE, NOWHERE) == {}
 
 
+def test_a_folder_whose_id_another_one_has_as_a_guid_gets_another_guid(node: MemoryNode) -> None:
+    """A Dovecot has taken the folder to a node on the other side of a cut, under another name."""
+    node.write(creating("a", A))
+    node.write(creating("b", B))
+    node.write(knowing(A.hex(), B))
+    found = guids(node)
+    assert found["b"] == A
+    assert found["a"] not in {A, B}
+    node.write(deleting(B))
+    assert guids(node)["a"] == A
+
+
 def test_a_deleted_folder_that_has_mail_gets_a_guid_as_long_as_clients_see_it(node: MemoryNode) -> None:
     node.write(creating("a", INBOX.mailbox_id))
     node.write(saving(b"1", guid(1)))

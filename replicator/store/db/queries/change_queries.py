@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
+from hashlib import blake2b
 from typing import cast
 
 from replicator.mail.last_changes import (
@@ -41,19 +42,31 @@ def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:
     homes = {name: mailbox_id for name, mailbox_id, *_, is_united in rows if not is_united}  # a living one is the last
     united = {mailbox_id: homes.get(name) for name, mailbox_id, *_, is_united in rows if is_united}
     guids = _foreign_guids(connection, user, united)
+    taken = {guids[mailbox_id] for _, mailbox_id, _, _, deleted, *_ in rows if not deleted and mailbox_id in guids}
     subscriptions = connection.execute(
         f"SELECT name, subscribed, time >> {COUNTER_BITS} FROM subscription WHERE user = ? ORDER BY time", (user,)
     )
     return TreeChanges(
         [
             FolderChange(
-                name, mailbox_id, uidvalidity, uidnext, bool(deleted), changed_ms, guids.get(mailbox_id, mailbox_id)
+                name,
+                mailbox_id,
+                uidvalidity,
+                uidnext,
+                bool(deleted),
+                changed_ms,
+                guids.get(mailbox_id) or (_other_id(mailbox_id) if mailbox_id in taken else mailbox_id),
             )
             for name, mailbox_id, uidvalidity, uidnext, deleted, changed_ms, _ in rows
             if mailbox_id not in united
         ],
         [SubscriptionChange(name, bool(subscribed), ms) for name, subscribed, ms in subscriptions],
     )
+
+
+def _other_id(mailbox_id: bytes) -> bytes:
+    """Return the GUID of a folder whose id is another one's: a Dovecot took it to a node that lacked the folder."""
+    return blake2b(b"folder:" + mailbox_id, digest_size=ID_BYTES).digest()
 
 
 def _foreign_guids(
