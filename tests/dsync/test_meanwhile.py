@@ -268,6 +268,30 @@ async def test_a_mail_that_gets_another_uid_at_the_node_does_not_stay_under_both
     assert len({guid for _, guid, _ in await two.here.shown()}) == len(await two.here.shown()) == 3
 
 
+@pytest.mark.parametrize("kind", ["s", "c", "f"])
+@pytest.mark.parametrize("flag", ["\\Flagged", "kw"])
+@pytest.mark.parametrize("flagged_first", [False, True])
+async def test_a_mail_that_was_moved_away_and_back_keeps_the_other_sides_flags(
+    two: Two, kind: str, flag: str, *, flagged_first: bool
+) -> None:
+    await two.saves("1", "2", "3")
+    await two.become_equal(kind, 2)
+    for deed in ("flag", "move") if flagged_first else ("move", "flag"):
+        if deed == "move":
+            await two.mail.renumber(await two.mail.open_mailbox(await two.mail.folder(USER, "INBOX")), {1: 5})
+            two.server.do("mailbox", "create", "-u", USER, "Away")
+            for source, target in (("INBOX", "Away"), ("Away", "INBOX")):
+                two.server.do("move", "-u", USER, target, "mailbox", source, "uid", "2" if source == "INBOX" else "1")
+        else:
+            await two.there.flag(1, flag, is_set=True)
+            await two.here.flag(2, flag, is_set=True)
+    for _ in range(3):
+        await two.master.sync(kind)
+    shown = await two.here.shown()
+    assert shown == await two.there.shown()
+    assert sorted(len(flags) for _, _, flags in shown) == [0, 1, 1]
+
+
 async def test_a_folder_is_deleted_by_its_id(tmp_path: Path) -> None:
     """The folder that has the name by then is another one."""
     async with one_node(tmp_path) as mail:
