@@ -22,8 +22,9 @@ class LastSync:
     """The last sync of a mailbox with a peer: the mailbox's MODSEQ and the time as it began, and what it did.
 
     `common_uid`: the peer knows the mails up to this one. `own_changes`: flags that the sync itself has set (True) and
-    cleared, by UID, and annotations by 0. `uids`: mails up to the common UID as it ended. `expunged`: UIDs that were known to be expunged as it began; a peer that
-    remembers this sync has the `common_modseq`, and has been told of them; with 0, it has not.
+    cleared, by UID, and annotations by 0. `uids`: those that the peer has been told, up to the common one. `expunged`:
+    UIDs that were known to be expunged as it began; a peer that remembers this sync has the `common_modseq`, and has
+    been told of them; with 0, it has not.
     """
 
     modseq: int

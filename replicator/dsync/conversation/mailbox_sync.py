@@ -159,10 +159,10 @@ class MailboxSync:
         """
         recent = {change.uid for change in theirs if change.recent}
         for change in await _computed(partial(changes_to_tell, known, self._state), len(known.mails)):
-            change = replace(change, flags=flags[change.uid]) if change.uid in flags else change
             is_recent, source = change.uid in recent, self._sources.get(change.guid)
-            if is_recent or source is not None:
-                await self._peer.send(replace(change, guid=source or change.guid, recent=is_recent))
+            if is_recent or source is not None or change.uid in flags:
+                told = flags.get(change.uid, change.flags)
+                await self._peer.send(replace(change, guid=source or change.guid, flags=told, recent=is_recent))
             else:
                 await self._peer.send(change)
         await self._peer.end_list()

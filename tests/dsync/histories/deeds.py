@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
@@ -68,9 +67,13 @@ class Deeds:
             self.ledger.copied.add(token)
         for side in sides:
             folder = self.random.choice([INBOX, *side.account().folders])
-            side.append(folder, text)
             self._tell(side, f"gets {token} in {folder}")
-            self.ledger.accepted.add(token)
+            try:
+                side.append(folder, text)
+            except RefusedError as error:
+                self.story.append(str(error))
+            else:
+                self.ledger.accepted.add(token)
 
     def _change(self, side: Side, account: Account, kind: str) -> None:
         """Change, expunge or copy a mail."""
@@ -98,10 +101,7 @@ class Deeds:
     def _flag(self, side: Side, name: str, mail: Mail) -> None:
         flag, is_set = self.random.choice(FLAGS), self.random.random() < 0.6
         self._tell(side, f"{name} {mail.uid} {mail.token} {'+' if is_set else '-'}{flag}")
-        if is_set:
-            self.ledger.flagged.setdefault((mail.token, flag), set()).add(self.ledger.cut)
-        else:
-            self.ledger.unflagged.add((mail.token, flag))
+        self.ledger.flag(mail, flag, is_set=is_set)
         side.flag(name, mail.uid, flag, is_set=is_set)
 
     def _rename(self, side: Side, account: Account) -> None:
@@ -117,6 +117,8 @@ class Deeds:
             name = self.random.choice(names)
             self._tell(side, f"deletes {name}, {tokens(account.folders[name])}")
             self.ledger.expunged.update(tokens(account.folders[name]))
+            if not side.is_dovecot:
+                self.ledger.deleted_at_nodes.add(account.folders[name].mailbox_id)
             side.delete(name)
 
     def _name(self) -> str:

@@ -13,7 +13,6 @@ UID = re.compile(rb"\bUID (\d+)")
 FLAGS = re.compile(rb"FLAGS \(([^)]*)\)")
 ID = re.compile(rb"(?:X-GUID |EMAILID \(M)([0-9a-f]{32})")
 LISTED = re.compile(rb'\(([^)]*)\) "/" "?([^"]*)"?$')
-DIGITS = re.compile(rb"\d+")
 
 
 class Mail(NamedTuple):
@@ -102,7 +101,8 @@ class Side:
         self._do(self.client.unselect())
         item = "X-GUID" if self.is_dovecot else "MAILBOXID"
         [line] = self._do(self.client.status(quoted(name), f"({item})"))
-        return bytes(line).rpartition(item.encode() + b" ")[2].strip(b"()").decode()
+        assert isinstance(line, bytes)
+        return line.rpartition(item.encode() + b" ")[2].strip(b"()").decode()
 
     def _check(self, name: str, uidvalidity: int, uidnext: int, mails: Sequence[Mail]) -> None:
         where, floor = f"{self.name}: {name} {uidvalidity}", self._uidnext.get((name, uidvalidity), 0)
@@ -119,9 +119,11 @@ class Side:
         part, after = parts[at], parts[at + 1]
         assert isinstance(part, tuple)
         told = part[0] + (after if isinstance(after, bytes) else b"")
-        uid, guid, flags, token = (one.search(told) for one in (UID, ID, FLAGS, TOKEN))
-        token = TOKEN.search(part[1])
-        assert uid and guid and flags and token, parts
+        uid, guid, flags, token = UID.search(told), ID.search(told), FLAGS.search(told), TOKEN.search(part[1])
+        assert uid is not None, part
+        assert guid is not None, part
+        assert flags is not None, part
+        assert token is not None, part
         shown = frozenset(flags[1].decode().split()) - {"\\Recent"}
         return Mail(int(uid[1]), guid[1].decode(), shown, token[1].decode(), part[1])
 
@@ -142,8 +144,7 @@ class Side:
         self._do(self.client.append(quoted(folder), "", "", text))
 
     def flag(self, folder: str, uid: int, flag: str, *, is_set: bool) -> None:
-        with_folder = self._do(self.client.select(quoted(folder)))
-        assert with_folder
+        self._do(self.client.select(quoted(folder)))
         self._do(self.client.uid("STORE", str(uid), "+FLAGS" if is_set else "-FLAGS", f"({flag})"))
         self._do(self.client.unselect())
 
@@ -155,10 +156,8 @@ class Side:
 
     def copy(self, folder: str, uid: int, target: str, *, moves: bool) -> None:
         self._do(self.client.select(quoted(folder)))
-        try:
-            self._do(self.client.uid("MOVE" if moves else "COPY", str(uid), quoted(target)))
-        finally:
-            self._do(self.client.unselect())
+        self._do(self.client.uid("MOVE" if moves else "COPY", str(uid), quoted(target)))
+        self._do(self.client.unselect())
 
     def create(self, folder: str) -> None:
         self._do(self.client.create(quoted(folder)))
