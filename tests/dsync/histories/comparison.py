@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
+from itertools import zip_longest
 
 from replicator.dsync.rules.copies import COPIES_MAX, guid_of_copy
 from tests.dsync.histories.side import Account
@@ -22,6 +22,8 @@ def differences(dovecot: Account, node: Account, copies: Collection[str]) -> Ite
         yield f"folders: {sorted(dovecot.folders)} at Dovecot, {sorted(node.folders)} at nodes"
     for name in sorted(dovecot.folders.keys() & node.folders.keys()):
         theirs, ours = dovecot.folders[name], node.folders[name]
-        ours = replace(ours, mails=tuple(one._replace(guid=sources.get(one.guid, one.guid)) for one in ours.mails))
-        if theirs != replace(ours, mailbox_id=theirs.mailbox_id):
+        sourced = [mail._replace(guid=sources.get(mail.guid, mail.guid)) for mail in ours.mails]
+        pairs = zip_longest(theirs.mails, ours.mails, sourced)
+        are_equal = all(one in {other, source} for one, other, source in pairs)
+        if not are_equal or (theirs.uidvalidity, theirs.uidnext) != (ours.uidvalidity, ours.uidnext):
             yield f"{name}: {theirs} at Dovecot, {ours} at nodes"

@@ -41,8 +41,8 @@ def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:
     ).fetchall()
     homes = {name: mailbox_id for name, mailbox_id, *_, is_united in rows if not is_united}  # a living one is the last
     united = {mailbox_id: homes.get(name) for name, mailbox_id, *_, is_united in rows if is_united}
-    guids = _foreign_guids(connection, user, united)
-    taken = {guids[mailbox_id] for _, mailbox_id, _, _, deleted, *_ in rows if not deleted and mailbox_id in guids}
+    holders = _holders(connection, user, united)
+    guids = {holder: guid for guid, holder in holders.items()}  # of several, the one given last
     subscriptions = connection.execute(
         f"SELECT name, subscribed, time >> {COUNTER_BITS} FROM subscription WHERE user = ? ORDER BY time", (user,)
     )
@@ -55,7 +55,7 @@ def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:
                 uidnext,
                 bool(deleted),
                 changed_ms,
-                guids.get(mailbox_id) or (_other_id(mailbox_id) if mailbox_id in taken else mailbox_id),
+                guids.get(mailbox_id) or (_other_id(mailbox_id) if mailbox_id in holders else mailbox_id),
             )
             for name, mailbox_id, uidvalidity, uidnext, deleted, changed_ms, _ in rows
             if mailbox_id not in united
@@ -65,14 +65,12 @@ def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:
 
 
 def _other_id(mailbox_id: bytes) -> bytes:
-    """Return the GUID of a folder whose id is another one's: a Dovecot took it to a node that lacked the folder."""
+    """Return the GUID of a folder whose id is that of another one: a Dovecot took it to a node that lacked this one."""
     return blake2b(b"folder:" + mailbox_id, digest_size=ID_BYTES).digest()
 
 
-def _foreign_guids(
-    connection: sqlite3.Connection, user: str, united: Mapping[bytes, bytes | None]
-) -> dict[bytes, bytes]:
-    """Return the GUID by which Dovecots know each folder that has one of theirs: of several, the one given last.
+def _holders(connection: sqlite3.Connection, user: str, united: Mapping[bytes, bytes | None]) -> dict[bytes, bytes]:
+    """Return the folders that Dovecots know by GUIDs of theirs, in the order in which these were given.
 
     `united`: folders, and those that have their names now, and so their GUIDs.
     """
@@ -86,7 +84,7 @@ def _foreign_guids(
         holder, guid = holder_of(value), name.removeprefix(FOREIGN_GUID)
         holder = None if holder is None else united.get(holder, holder)
         if holder is not None and len(guid) == 2 * ID_BYTES:
-            found[holder] = bytes.fromhex(guid)
+            found[bytes.fromhex(guid)] = holder
     return found
 
 
