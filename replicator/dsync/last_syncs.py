@@ -21,14 +21,16 @@ NO_UIDS = UidSet.of(())
 class LastSync:
     """The last sync of a mailbox with a peer: the mailbox's MODSEQ and the time as it began, and what it did.
 
-    `common_uid`: the peer knows the mails up to this one. `own_changes`: flags that the sync itself has set (True) and
-    cleared, by UID, and annotations by 0. `uids`: those that the peer has been told, up to the common one. `expunged`:
-    UIDs that were known to be expunged as it began; a peer that remembers this sync has the `common_modseq`, and has
-    been told of them; with 0, it has not.
+    `folder`: the id of the node's folder; where branches join, another one may get the GUID. `common_uid`: the peer
+    knows the mails up to this one. `own_changes`: flags that the sync itself has set (True) and cleared, by UID, and
+    annotations by 0. `uids`: those that the peer has been told, up to the common one. `expunged`: UIDs that were known
+    to be expunged as it began; a peer that remembers this sync has the `common_modseq`, and has been told of them; with
+    0, it has not.
     """
 
     modseq: int
     at_ms: int
+    folder: bytes = b""
     common_uid: int = 0
     common_modseq: int = 0
     own_changes: frozenset[tuple[int, str, bool]] = frozenset()
@@ -60,6 +62,7 @@ class LastSyncs:
         while len(self._known) > SYNCED_MAX or self._details > DETAILS_MAX:
             self._details -= self._known.popitem(last=False)[1].details
 
-    def find(self, peer: str, mailbox_id: bytes) -> LastSync | None:
-        """Return the last sync, if it is known."""
-        return self._known.get((peer, mailbox_id))
+    def find(self, peer: str, mailbox_id: bytes, folder: bytes) -> LastSync | None:
+        """Return the last sync, if it is known, and was one of this folder."""
+        found = self._known.get((peer, mailbox_id))
+        return found if found is not None and found.folder == folder else None

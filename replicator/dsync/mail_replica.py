@@ -68,10 +68,12 @@ class MailReplica:
         self._user = user
         self._last_syncs = last_syncs
         self._clock_ms = clock_ms
+        self._folders = dict[bytes, bytes]()  # the ids of folders by their GUIDs, as the tree was told last
 
     async def tree(self) -> Tree:
         """See `Replica`."""
         changes = await self._mail.tree_changes(self._user)
+        self._folders = {one.guid: one.mailbox_id for one in changes.folders if not one.deleted}
         return await trio.to_thread.run_sync(tree_of, changes)
 
     async def carry_out(self, step: Step) -> None:
@@ -128,10 +130,10 @@ class MailReplica:
         else:
             await self._mail.know_as(folder, step.mailbox_id)
 
-    def common_uid(self, mailbox_id: bytes, peer: str) -> int | None:
+    def common_uid(self, mailbox_id: bytes, peer: str) -> int:
         """See `Replica`."""
-        last = self._last_syncs.find(peer, mailbox_id)
-        return None if last is None else last.common_uid
+        last = self._last_syncs.find(peer, mailbox_id, self._folders.get(mailbox_id, b""))
+        return 0 if last is None else last.common_uid
 
     @asynccontextmanager
     async def mailbox(self, mailbox_id: bytes, peer: str) -> AsyncIterator[MailReplicaMailbox | None]:
@@ -142,8 +144,8 @@ class MailReplica:
             return
         at_ms = self._clock_ms()
         modseq = (await self._mail.open_mailbox(folder)).highestmodseq
-        last_sync = self._last_syncs.find(peer, mailbox_id)
-        this_sync = LastSync(modseq, at_ms)
+        last_sync = self._last_syncs.find(peer, mailbox_id, folder.mailbox_id)
+        this_sync = LastSync(modseq, at_ms, folder.mailbox_id)
         box = MailReplicaMailbox(self._mail, folder, mailbox_id, (last_sync, this_sync), self._open_scratch)
         yield box
         box.tell_left_out()

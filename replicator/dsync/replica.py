@@ -114,8 +114,8 @@ class Replica(Protocol):
         """Make a change in the tree."""
         ...
 
-    def common_uid(self, mailbox_id: bytes, peer: str, /) -> int | None:
-        """Return up to which UID the peer has seen the mailbox in the last sync; None if that is not known."""
+    def common_uid(self, mailbox_id: bytes, peer: str, /) -> int:
+        """Return up to which UID the peer has seen the mailbox in the last sync; 0 if that is not known."""
         ...
 
     def mailbox(self, mailbox_id: bytes, peer: str, /) -> AbstractAsyncContextManager[ReplicaMailbox | None]:

@@ -218,8 +218,8 @@ class MemoryReplica:
             case Subscribe(name, subscribed):
                 self.subscribe(name, subscribed=subscribed)
 
-    def common_uid(self, mailbox_id: bytes, _peer: str) -> int | None:
-        return next((box.common_uid for box in self.boxes.values() if box.mailbox_id == mailbox_id), None)
+    def common_uid(self, mailbox_id: bytes, _peer: str) -> int:
+        return next((box.common_uid or 0 for box in self.boxes.values() if box.mailbox_id == mailbox_id), 0)
 
     @asynccontextmanager
     async def mailbox(self, mailbox_id: bytes, _peer: str) -> AsyncIterator[MemoryMailbox | None]:

@@ -291,6 +291,24 @@ async def test_a_mail_that_was_moved_away_and_back_keeps_the_other_sides_flags(
     assert sorted(len(flags) for _, _, flags in shown) == [0, 1, 1]
 
 
+@pytest.mark.parametrize("kind", ["s", "c"])
+async def test_what_dovecot_knows_of_a_folder_says_nothing_of_another_one_with_its_guid(two: Two, kind: str) -> None:
+    """Where branches join, a GUID may come to stand for a folder of the other branch."""
+    two.server.do("mailbox", "create", "-u", USER, "Work")
+    two.server.save(USER, b"Subject: seen\r\n\r\n", "Work")
+    await two.master.sync(kind)
+    guid = bytes.fromhex(two.server.folders(USER)["Work"][0])
+    await two.mail.delete_folder(USER, "Work")
+    other = await two.mail.create_folder(USER, "Work")
+    await two.mail.save(other, NewMessage(b"Subject: of the other branch\r\n\r\n"))
+    await two.mail.know_as(other, guid)
+    two.server.do("mailbox", "delete", "-u", USER, "Work")
+    for _ in range(3):
+        await two.master.sync(kind)
+    assert await two.mail.bodies(USER, "Work") == [b"Subject: of the other branch\r\n\r\n"]
+    assert two.server.folders(USER)["Work"][1] == 1
+
+
 async def test_a_folder_is_deleted_by_its_id(tmp_path: Path) -> None:
     """The folder that has the name by then is another one."""
     async with one_node(tmp_path) as mail:

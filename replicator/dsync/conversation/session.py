@@ -160,7 +160,8 @@ class Session:
                 if isinstance(step, Adopt):
                     self._adoptions[step.mailbox_id] = step
                 elif isinstance(step, Delete) and self._direction is not Direction.BACKUP_HERE:
-                    await self._carry_out(replace(step, common_uid=self._common_uid(step.mailbox_id)))
+                    common_uid = self._replica.common_uid(step.mailbox_id, self._master)
+                    await self._carry_out(replace(step, common_uid=common_uid))
                 else:
                     await self._carry_out(step)
         told = await self._tree(peer)
@@ -168,13 +169,6 @@ class Session:
             await self._peer.send(told.nodes[name])
         await self._peer.end_list()
         await self._peer.send(told.deletions)
-
-    def _common_uid(self, mailbox_id: bytes) -> int:
-        """Return up to where the master knows a mailbox's mails, as far as either side remembers."""
-        known, state = self._replica.common_uid(mailbox_id, self._master), self._states.get(mailbox_id)
-        if known is None and state is not None:
-            return state.last_common_uid
-        return known or 0
 
     async def _tree(self, peer: Tree) -> Tree:
         tree = await self._replica.tree()
