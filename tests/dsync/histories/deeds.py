@@ -8,7 +8,7 @@ from random import Random
 
 from replicator.dsync.wire.guids import guid_of
 from tests.dsync.histories.ledger import Ledger
-from tests.dsync.histories.side import Account, Folder, Mail, RefusedError, Side
+from tests.dsync.histories.side import ENDS, Account, Folder, Mail, Side
 
 INBOX = "INBOX"
 FOLDERS = ("A", "A/x", "A/x/y", "B", "B/x", "C &APw- d")
@@ -57,8 +57,9 @@ class Deeds:
                     side.subscribe(name, is_set=is_set)
                 case _:
                     self._change(side, account, kind)
-        except RefusedError as error:
-            self.story.append(str(error))
+        except ENDS as error:
+            self.story.append(f"{side.name}: {error}")
+            side.renew()
 
     def deliver(self, sides: Sequence[Side]) -> None:
         """Save one mail at some servers."""
@@ -70,8 +71,9 @@ class Deeds:
             self._tell(side, f"gets {token} in {folder}")
             try:
                 side.append(folder, text)
-            except RefusedError as error:
-                self.story.append(str(error))
+            except ENDS as error:
+                self.story.append(f"{side.name}: {error}")
+                side.renew()
             else:
                 self.ledger.accepted.add(token)
 

@@ -44,9 +44,15 @@ class Servers:
         """Return a user's side at a server, as long as the stack is open."""
         is_dovecot = name == DOVECOT
         host, port = self.dovecots_imap if is_dovecot else self.cluster.node(name).address("imap")
-        client = stack.enter_context(imaplib.IMAP4(host, port, PATIENCE_S))
-        client.login(user, USERS_PASSWORD if is_dovecot else NODES_PASSWORD)
-        return Side(name, client, is_dovecot)
+
+        def connect() -> imaplib.IMAP4:
+            client = imaplib.IMAP4(host, port, PATIENCE_S)
+            client.login(user, USERS_PASSWORD if is_dovecot else NODES_PASSWORD)
+            return client
+
+        side = Side(name, connect, is_dovecot)
+        stack.callback(side.log_out)
+        return side
 
     def part(self, groups: Groups) -> None:
         """Let nodes of different groups not reach each other, and wait until they know it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import imaplib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -61,30 +61,50 @@ class RefusedError(Exception):
     """The server has not done what a user asked for."""
 
 
+ENDS = (RefusedError, imaplib.IMAP4.abort)
+"""Errors by which a server refuses something, or ends the session."""
+
+
 @dataclass
 class Side:
     """A user at a server, and a check of all that it shows: a UID means one mail, and new ones are above UIDNEXT."""
 
     name: str
-    client: imaplib.IMAP4
+    connect: Callable[[], imaplib.IMAP4]
     is_dovecot: bool
     _names: dict[tuple[str, int, int], tuple[str, str]] = field(default_factory=dict)  # folder, UIDVALIDITY, UID
     _uidnext: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.client = self.connect()
+
+    def renew(self) -> None:
+        """Log in again after the server has ended the session, as the selected folder was deleted elsewhere."""
+        self.client.shutdown()
+        self.client = self.connect()
+
+    def log_out(self) -> None:
+        """End the session."""
+        self.client.logout()
 
     # ---- what it shows
 
     def account(self, retries: int = 10) -> Account:
         """Return what the server shows, once that fits what it has shown before."""
+        try:
+            return self._account()
+        except ENDS:  # changes of other nodes are coming in
+            if retries == 0:
+                raise
+            self.renew()
+            return self.account(retries - 1)
+
+    def _account(self) -> Account:
         listed = [self._listed(line) for line in self._do(self.client.list())]
         names = [name for name, flags in listed if not flags & {rb"\noselect", rb"\nonexistent"}]
         lines = self._do(self.client.lsub())
         subscribed = [name for name, flags in map(self._listed, filter(None, lines)) if rb"\noselect" not in flags]
-        try:
-            return Account({name: self.folder(name) for name in sorted(names)}, frozenset(subscribed))
-        except RefusedError:  # changes of other nodes are coming in
-            if retries == 0:
-                raise
-            return self.account(retries - 1)
+        return Account({name: self.folder(name) for name in sorted(names)}, frozenset(subscribed))
 
     def folder(self, name: str) -> Folder:
         """Return a folder. Raises RefusedError if there is none."""
@@ -174,7 +194,7 @@ class Side:
     def _do(self, answer: tuple[str, Sequence[object]]) -> list[object]:
         kind, data = answer
         if kind != "OK":
-            raise RefusedError(f"{self.name}: {kind} {data!r}")
+            raise RefusedError(f"{kind} {data!r}")
         return [*data]
 
 
