@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
 from typing import BinaryIO
@@ -24,7 +24,7 @@ from replicator.dsync.rules.copies import is_copy
 from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.rules.tree import Adopt, Create, Delete, Rename, Step, Subscribe, Tree
 from replicator.dsync.wire.items import Attribute, Mailbox
-from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError
+from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError, MailError
 from replicator.mail.annotations import SPECIAL_USE
 from replicator.mail.flags import SYSTEM_FLAGS, keywords
 from replicator.mail.mailstore import INBOX, CoreMailStore, Folder, NewMessage, ReceivedBody
@@ -74,7 +74,15 @@ class MailReplica:
         """See `Replica`."""
         changes = await self._mail.tree_changes(self._user)
         self._folders = {one.guid: one.mailbox_id for one in changes.folders if not one.deleted}
+        await self._keep_guids({one.mailbox_id: one.guid for one in changes.folders if one.inherited})
         return await trio.to_thread.run_sync(tree_of, changes)
+
+    async def _keep_guids(self, inherited: Mapping[bytes, bytes]) -> None:
+        """Let folders have GUIDs of those that merges have united with them, whatever their names will be."""
+        for folder in await self._mail.folders(self._user) if inherited else ():
+            if folder.mailbox_id in inherited:
+                with suppress(MailError):  # the next sync tries again
+                    await self._mail.know_as(folder, inherited[folder.mailbox_id])
 
     async def carry_out(self, step: Step) -> None:
         """See `Replica`."""

@@ -9,7 +9,8 @@ from typing import NamedTuple
 class FolderChange(NamedTuple):
     """A folder, deleted or not, and when it was created, renamed or deleted last.
 
-    `guid`: by which Dovecots know it: one of theirs (`CoreMailStore.know_as`), or else its id.
+    `guid`: by which Dovecots know it: one of theirs (`CoreMailStore.know_as`), or else its id. `inherited`: the GUID is
+    that of a folder which a merge has united with this one, and counts as long as this one keeps its name.
     """
 
     name: str
@@ -19,6 +20,7 @@ class FolderChange(NamedTuple):
     deleted: bool
     changed_ms: int
     guid: bytes
+    inherited: bool
 
 
 class SubscriptionChange(NamedTuple):

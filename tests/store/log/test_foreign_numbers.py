@@ -448,6 +448,11 @@ def test_folders_that_become_one_are_known_by_the_last_guid_of_both(node: Memory
         [shown] = [folder for folder in queries.tree_changes(one.connection, ALICE).folders if folder.name == "a"]
         assert (shown.mailbox_id, shown.deleted) == (A, False)
         assert shown.guid.hex() == ("00" if last == A else "11") * 16
+        assert shown.inherited == (last == B)
+    found = guids(node)["a"]
+    node.write(knowing(found.hex(), A))
+    node.write(renaming(A, "b"))
+    assert guids(node)["b"] == found
 
 
 @pytest.mark.parametrize("guid_text", ["", "11", "GG" * 16, "AA" * 16, "11" * 17])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
 from contextlib import closing
 from hashlib import blake2b
 from typing import cast
@@ -41,8 +40,9 @@ def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:
     ).fetchall()
     homes = {name: mailbox_id for name, mailbox_id, *_, is_united in rows if not is_united}  # a living one is the last
     united = {mailbox_id: homes.get(name) for name, mailbox_id, *_, is_united in rows if is_united}
-    holders = _holders(connection, user, united)
-    guids = {holder: guid for guid, holder in holders.items()}  # of several, the one given last
+    known = _holders(connection, user)
+    holders = {guid: home for guid, holder in known.items() if (home := united.get(holder, holder)) is not None}
+    guids = {home: guid for guid, home in holders.items()}  # of several, the one given last
     subscriptions = connection.execute(
         f"SELECT name, subscribed, time >> {COUNTER_BITS} FROM subscription WHERE user = ? ORDER BY time", (user,)
     )
@@ -56,6 +56,7 @@ def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:
                 bool(deleted),
                 changed_ms,
                 guids.get(mailbox_id) or (_other_id(mailbox_id) if mailbox_id in holders else mailbox_id),
+                mailbox_id in guids and known[guids[mailbox_id]] != mailbox_id,
             )
             for name, mailbox_id, uidvalidity, uidnext, deleted, changed_ms, _ in rows
             if mailbox_id not in united
@@ -69,11 +70,8 @@ def _other_id(mailbox_id: bytes) -> bytes:
     return blake2b(b"folder:" + mailbox_id, digest_size=ID_BYTES).digest()
 
 
-def _holders(connection: sqlite3.Connection, user: str, united: Mapping[bytes, bytes | None]) -> dict[bytes, bytes]:
-    """Return the folders that Dovecots know by GUIDs of theirs, in the order in which these were given.
-
-    `united`: folders, and those that have their names now, and so their GUIDs.
-    """
+def _holders(connection: sqlite3.Connection, user: str) -> dict[bytes, bytes]:
+    """Return the folders that Dovecots know by GUIDs of theirs, in the order in which these were given."""
     rows = connection.execute(
         "SELECT name, value FROM annotation WHERE user = ? AND mailbox_id = ? AND value IS NOT NULL"
         " AND substr(name, 1, ?) = ? ORDER BY time, sid, name",
@@ -82,7 +80,6 @@ def _holders(connection: sqlite3.Connection, user: str, united: Mapping[bytes, b
     found = dict[bytes, bytes]()
     for name, value in rows:
         holder, guid = holder_of(value), name.removeprefix(FOREIGN_GUID)
-        holder = None if holder is None else united.get(holder, holder)
         if holder is not None and len(guid) == 2 * ID_BYTES:
             found[bytes.fromhex(guid)] = holder
     return found
