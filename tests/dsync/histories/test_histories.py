@@ -31,7 +31,7 @@ from tests.effort import examples
 pytestmark = needs_dovecot
 FIRST = int(os.environ.get("FIRST_SEED", "0"))
 BATCHES = range(FIRST, FIRST + int(os.environ.get("BATCHES", str(examples(1, 5)))))
-HISTORIES = examples(12, 40)  # in a batch
+HISTORIES = examples(8, 40)  # in a batch
 ONLY = os.environ.get("ONLY", "").split()
 AT_ONCE = 4  # histories
 PARTS = 4  # of a history
