@@ -108,9 +108,9 @@ class History:
         after, after_at_node = self._dovecot.account(), node.account()
         self.story.append(f"sync {kind} with {node.name}: {code} {said}\n  {node.name}: {after_at_node}")
         self.story.append(f"  {DOVECOT}: {after}")
-        gone = self._ledger.note_at_dovecot(before, after)
-        if gone:
-            self.story.append(f"  gone with folders: {gone}")
+        for name, tokens in self._ledger.note_at_dovecot(before, after).items():
+            self.story.append(f"  gone with {name}: {tokens}")
+            self._dovecot.forget(name, before.folders[name], tokens)
         self._ledger.note_at_node(before_at_node, after_at_node, after)
         return code
 

@@ -47,20 +47,20 @@ class Ledger:
         else:
             self._cleared_flags.add((mail.token, flag))
 
-    def note_at_dovecot(self, before: Account, after: Account) -> list[str]:
-        """Note what a sync has changed at Dovecot, and return mail that is gone with folders.
+    def note_at_dovecot(self, before: Account, after: Account) -> dict[str, list[str]]:
+        """Note what a sync has changed at Dovecot, and return mail that is gone with folders, by these.
 
         Dovecot deletes a folder that a user has deleted at a node, with mail that no node has seen (docs/dovecot.md).
         """
         ids = {folder.mailbox_id for folder in after.folders.values()}
-        gone = list[str]()
+        gone = dict[str, list[str]]()
         for name, folder in before.folders.items():
             lost = [mail.token for mail in folder.mails if mail.token not in after.tokens]
             if lost and folder.mailbox_id not in ids:
                 by_user = self._ids_at_nodes[folder.mailbox_id] & self.deleted_at_nodes
                 assert by_user, f"nobody has deleted {name}, with {lost}"
-                gone += lost
-        self.expunged.update(gone)
+                gone[name] = lost
+                self.expunged.update(lost)
         return gone
 
     def note_at_node(self, before: Account, after: Account, dovecot: Account) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import imaplib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -86,6 +86,16 @@ class Side:
     def log_out(self) -> None:
         """End the session."""
         self.client.logout()
+
+    def forget(self, name: str, folder: Folder, tokens: Collection[str]) -> None:
+        """Let UIDs of these mails name others: Dovecot has deleted them with their folder, which may come back.
+
+        Then it has the UIDVALIDITY and the UIDs of the nodes, which have never seen these mails (docs/dovecot.md).
+        """
+        uids = [mail.uid for mail in folder.mails if mail.token in tokens]
+        for uid in uids:
+            self._names.pop((name, folder.uidvalidity, uid), None)
+        self._uidnext[name, folder.uidvalidity] = min(uids)
 
     # ---- what it shows
 
