@@ -83,8 +83,12 @@ class ReplicaMailbox(Protocol):
         """Set and clear flags of the mails that exist, by UID. Others stay as users have set them meanwhile."""
         ...
 
-    async def has_copies(self) -> bool:
-        """Return True if there are copies (`rules.copies`) among the mails."""
+    async def can_tell_since(self, common_uid: int, common_modseq: int, /) -> bool:
+        """Return True if changes since the sync with these numbers (`synced`) tell all that the peer has to know.
+
+        They do not if the sync is not known, as it was with another node, which other changes have reached; if mails
+        have got other UIDs since; or if there are copies (`rules.copies`).
+        """
         ...
 
     async def synced(self, common_uid: int, common_modseq: int, /) -> None:
@@ -111,8 +115,8 @@ class Replica(Protocol):
         """Make a change in the tree."""
         ...
 
-    def common_uid(self, mailbox_id: bytes, peer: str, /) -> int | None:
-        """Return up to which UID the peer has seen the mailbox in the last sync; None if that is not known."""
+    def common_uid(self, mailbox_id: bytes, peer: str, /) -> int:
+        """Return up to which UID the peer has seen the mailbox in the last sync; 0 if that is not known."""
         ...
 
     async def states(self, peer: str, /) -> Sequence[MailboxState]:

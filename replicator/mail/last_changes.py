@@ -9,9 +9,10 @@ from typing import NamedTuple
 class FolderChange(NamedTuple):
     """A folder, deleted or not, and when it was created, renamed or deleted last.
 
-    `guid`: by which Dovecots know it: one of theirs (`CoreMailStore.know_as`), or else its id. `head`: the newest entry
-    of its mail, `ORIGIN:SEQ`; empty if it has had none. `annotated`: a number that rises when clients change its
-    annotations; those of INBOX include the account's.
+    `guid`: by which Dovecots know it: one of theirs (`CoreMailStore.know_as`), or else its id. `inherited`: the GUID is
+    that of a folder which a merge has united with this one, and counts as long as this one keeps its name. `head`: the
+    newest entry of its mail, `ORIGIN:SEQ`; empty if it has had none. `annotated`: a number that rises when clients
+    change its annotations; those of INBOX include the account's.
     """
 
     name: str
@@ -21,6 +22,7 @@ class FolderChange(NamedTuple):
     deleted: bool
     changed_ms: int
     guid: bytes
+    inherited: bool
     highestmodseq: int
     head: str
     annotated: int

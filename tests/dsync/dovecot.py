@@ -21,6 +21,7 @@ PROGRAM = "/usr/sbin/dovecot"
 DOVEADM = "/usr/bin/doveadm"
 START_WITHIN_S = 10.0
 PASSWORD = "the secret of doveadm"
+USERS_PASSWORD = "secret"
 CONFIGURATION = """
 protocols =
 base_dir = {directory}/run
@@ -46,7 +47,7 @@ protocol imap {{
 }}
 passdb {{
   driver = static
-  args = password=secret
+  args = password={users_password}
 }}
 {more}
 userdb {{
@@ -75,6 +76,23 @@ service replicator {{{{
 }}}}
 """
 """Settings of Dovecot's replicator, which syncs with this address after each change; to be formatted first."""
+
+IMAP = """
+protocols = imap
+disable_plaintext_auth = no
+mail_max_userip_connections = 100
+service imap-login {{{{
+  chroot =
+  inet_listener imap {{{{
+    address = {address.host}
+    port = {address.port}
+  }}}}
+  inet_listener imaps {{{{
+    port = 0
+  }}}}
+}}}}
+"""
+"""Settings of a listener for IMAP at this address; to be formatted first."""
 
 SDBOX = "sdbox:~/sdbox"
 MAILDIR = "maildir:~/Maildir:LAYOUT=fs"
@@ -159,6 +177,7 @@ def dovecot(location: str = SDBOX, more: str = "") -> Iterator[Dovecot]:
             group=group,
             location=location,
             password=PASSWORD,
+            users_password=USERS_PASSWORD,
             more=more.format(directory=directory),
         ),
         encoding="utf-8",

@@ -128,8 +128,8 @@ class MemoryMailbox:
             flags = (mail.flags | change.added) - change.removed
             self.stored[uid] = mail._replace(flags=flags, modseq=self.next_modseq())
 
-    async def has_copies(self) -> bool:
-        return any(is_copy(mail.guid) for mail in self.stored.values())
+    async def can_tell_since(self, _common_uid: int, _common_modseq: int, /) -> bool:
+        return not any(is_copy(mail.guid) for mail in self.stored.values())
 
     async def synced(self, common_uid: int, common_modseq: int, /) -> None:
         self.common_uid = common_uid
@@ -241,8 +241,8 @@ class MemoryReplica:
             case Subscribe(name, subscribed):
                 self.subscribe(name, subscribed=subscribed)
 
-    def common_uid(self, mailbox_id: bytes, _peer: str) -> int | None:
-        return next((box.common_uid for box in self.boxes.values() if box.mailbox_id == mailbox_id), None)
+    def common_uid(self, mailbox_id: bytes, _peer: str) -> int:
+        return next((box.common_uid or 0 for box in self.boxes.values() if box.mailbox_id == mailbox_id), 0)
 
     @asynccontextmanager
     async def mailbox(self, mailbox_id: bytes, _peer: str) -> AsyncIterator[MemoryMailbox | None]:

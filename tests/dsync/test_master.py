@@ -28,6 +28,8 @@ from tests.one_node import one_node
 pytestmark = needs_dovecot
 ROUNDS = examples(8, 20)
 TRIES = 3
+AGAIN = 2
+"""Dovecot's exit code if a state is of no use, or somebody has changed the mailbox meanwhile."""
 
 
 async def begin(
@@ -104,9 +106,11 @@ async def test_both_begin_syncs_by_turns(tmp_path: Path, location: str, seed: in
                     for history in histories:
                         await history.go_on()
                     kind = random.choice("sscp")
-                    if kind != "p":
+                    for _ in range(TRIES if kind != "p" else 0):
                         done = await master.sync(kind)
-                        assert done.returncode == 0, (number, done)
+                        if done.returncode == 0:
+                            break
+                        assert done.returncode == AGAIN, (number, done)
                     await sync(address, replica_of)  # which always follows, as the node has seen changes
                     left, right = [await side.shown() for side in sides]
                     assert left == right, (number, kind, [history.deeds for history in histories])

@@ -181,7 +181,7 @@ async def test_each_expunge_is_told_once(two: Two, monkeypatch: pytest.MonkeyPat
     await two.become_equal("s")
     two.master.state = state
     told.clear()
-    await two.become_equal("s", 1)
+    await two.become_equal("s", 2)  # the node does not remember that sync, so the next one compares all mails
     assert told[0] == [2, 3, 4], "to a Dovecot that has forgotten the last sync"
 
 
@@ -235,6 +235,77 @@ async def test_a_deleted_folder_stays_with_mail_that_dovecot_never_saw(two: Two,
     assert [one.guid.hex() for one in (await two.mail.tree_changes(USER)).folders if one.name == "Work"] == [
         two.server.folders(USER)["Work"][0]
     ]
+    assert two.server.folders(USER)["Work"][1] == 1
+
+
+@pytest.mark.parametrize("kind", ["s", "c"])
+async def test_a_folder_that_is_created_anew_at_the_node_becomes_one_with_dovecots(two: Two, kind: str) -> None:
+    names = [f"Work{number}" for number in range(6)]  # of some, the id at Dovecot is the greater one
+    for name in names:
+        two.server.do("mailbox", "create", "-u", USER, name)
+        two.server.save(USER, b"Subject: old\r\n\r\n", name)
+    await two.master.sync(kind)
+    for name in names:
+        await two.mail.delete_folder(USER, name)
+        await two.mail.save(await two.mail.create_folder(USER, name), NewMessage(b"Subject: new\r\n\r\n"))
+    codes = [(await two.master.sync(kind)).returncode for _ in range(3)]
+    assert codes[-1] == 0, codes
+    for name in names:
+        assert len(await two.mail.bodies(USER, name)) == two.server.folders(USER)[name][1] == 2
+
+
+async def test_a_mail_that_gets_another_uid_at_the_node_does_not_stay_under_both(two: Two) -> None:
+    """So does a merge of branches, of which no UID is known to be expunged."""
+    await two.saves("1", "2")
+    await two.become_equal("s", 2)
+    await two.mail.renumber(await two.mail.open_mailbox(await two.mail.folder(USER, "INBOX")), {1: 5})
+    await two.saves("3")
+    assert (await two.master.sync("s")).returncode == 2
+    assert not two.master.state, "the next sync compares all mails"
+    assert (await two.master.sync("s")).returncode == 0
+    assert await two.here.shown() == await two.there.shown()
+    assert len({guid for _, guid, _ in await two.here.shown()}) == len(await two.here.shown()) == 3
+
+
+@pytest.mark.parametrize("kind", ["s", "c", "f"])
+@pytest.mark.parametrize("flag", ["\\Flagged", "kw"])
+@pytest.mark.parametrize("flagged_first", [False, True])
+async def test_a_mail_that_was_moved_away_and_back_keeps_the_other_sides_flags(
+    two: Two, kind: str, flag: str, *, flagged_first: bool
+) -> None:
+    await two.saves("1", "2", "3")
+    await two.become_equal(kind, 2)
+    for deed in ("flag", "move") if flagged_first else ("move", "flag"):
+        if deed == "move":
+            await two.mail.renumber(await two.mail.open_mailbox(await two.mail.folder(USER, "INBOX")), {1: 5})
+            two.server.do("mailbox", "create", "-u", USER, "Away")
+            for source, target in (("INBOX", "Away"), ("Away", "INBOX")):
+                two.server.do("move", "-u", USER, target, "mailbox", source, "uid", "2" if source == "INBOX" else "1")
+        else:
+            await two.there.flag(1, flag, is_set=True)
+            await two.here.flag(2, flag, is_set=True)
+    for _ in range(3):
+        await two.master.sync(kind)
+    shown = await two.here.shown()
+    assert shown == await two.there.shown()
+    assert sorted(len(flags) for _, _, flags in shown) == [0, 1, 1]
+
+
+@pytest.mark.parametrize("kind", ["s", "c"])
+async def test_what_dovecot_knows_of_a_folder_says_nothing_of_another_one_with_its_guid(two: Two, kind: str) -> None:
+    """Where branches join, a GUID may come to stand for a folder of the other branch."""
+    two.server.do("mailbox", "create", "-u", USER, "Work")
+    two.server.save(USER, b"Subject: seen\r\n\r\n", "Work")
+    await two.master.sync(kind)
+    guid = bytes.fromhex(two.server.folders(USER)["Work"][0])
+    await two.mail.delete_folder(USER, "Work")
+    other = await two.mail.create_folder(USER, "Work")
+    await two.mail.save(other, NewMessage(b"Subject: of the other branch\r\n\r\n"))
+    await two.mail.know_as(other, guid)
+    two.server.do("mailbox", "delete", "-u", USER, "Work")
+    for _ in range(3):
+        await two.master.sync(kind)
+    assert await two.mail.bodies(USER, "Work") == [b"Subject: of the other branch\r\n\r\n"]
     assert two.server.folders(USER)["Work"][1] == 1
 
 

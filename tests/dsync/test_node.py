@@ -97,6 +97,9 @@ async def test_both_sides_become_equal_where_the_node_is_restarted(tmp_path: Pat
                 for history in histories:
                     await history.go_on()
                 done = await master.sync(kind)
+                if kind == "s" and done.returncode == 2:  # the node does not know what Dovecot's state stands for
+                    assert not master.state
+                    done = await master.sync(kind)
                 assert done.returncode == 0, (number, done)
                 left, right = [await side.shown() for side in sides]
                 assert left == right, (number, [history.deeds for history in histories])

@@ -19,7 +19,7 @@ from replicator.dsync.rules.selection import (
     fits,
     selected,
 )
-from replicator.dsync.rules.tree import INBOX, Adopt, Delete, Name, merging_steps, replacing_steps
+from replicator.dsync.rules.tree import INBOX, Adopt, Delete, Name, Step, merging_steps, replacing_steps
 from replicator.dsync.wire.items import Handshake
 from replicator.errors import FolderExistsError, FolderNotFoundError
 from tests.dsync.memory_replica import MemoryReplica
@@ -94,6 +94,17 @@ async def test_the_greater_id_stays() -> None:
     remote.create(("A",), b"1" * 16, 8)
     assert [*merging_steps(await remote.tree(), await master.tree())] == [Adopt(("A",), b"2" * 16, 7)]
     assert [*merging_steps(await master.tree(), await remote.tree())] == []
+
+
+@pytest.mark.parametrize(("theirs", "steps"), [(b"3", [Adopt(("A",), b"3" * 16, 7)]), (b"1", [])])
+async def test_a_folder_whose_name_another_one_has_by_now_is_not_deleted(theirs: bytes, steps: list[Step]) -> None:
+    """Dovecot refuses to delete it, and takes both for one."""
+    master, remote = await two_sides()
+    for side in (master, remote):
+        side.create(("A",), theirs * 16, 7)
+    remote.delete(("A",))
+    remote.create(("A",), b"2" * 16, 8)
+    assert [*merging_steps(await remote.tree(), await master.tree())] == steps
 
 
 async def test_a_backup_replaces_the_tree() -> None:

@@ -26,6 +26,7 @@ from replicator.node_parts import umask_of
 from replicator.replication.rebuild.rebuilder import RebuildError
 from replicator.runtime.logs.lines import LogSettings, log_to_stderr
 from replicator.runtime.process.garbage import set_garbage_aside
+from replicator.runtime.process.malloc_arenas import share_arenas
 from replicator.runtime.process.service_manager import ServiceManager
 from replicator.store.db.damage import DatabaseDamagedError
 
@@ -52,6 +53,7 @@ def run_process(
     log_to_stderr(log_settings)
     faulthandler.enable()  # the watchdog of a service manager sends SIGABRT: the log then has where each thread stood
     os.umask(umask_of(config))
+    share_arenas()
     set_garbage_aside()  # the event loop does not run yet: nobody waits for the tenth of a second
     with ending_in_one_line(file, "the node cannot run"):
         run = partial(_run, config, file, asked, new_cluster=new_cluster, until_stdin_closes=until_stdin_closes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
 
 from replicator.dsync.conversation.direction import Direction
@@ -11,7 +10,7 @@ from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.replica import Replica
 from replicator.dsync.rules.selection import selected
 from replicator.dsync.rules.tree import Adopt, Delete, Step, Tree, merging_steps, replacing_steps
-from replicator.dsync.wire.items import Deletions, Handshake, MailboxState, TreeNode
+from replicator.dsync.wire.items import Deletions, Handshake, TreeNode
 from replicator.errors import MailError
 from replicator.runtime.environment import run_in_thread
 
@@ -36,10 +35,10 @@ class FolderSync:
         self._adoptions: dict[bytes, Adopt] = {}  # by ids of the peer's; a Dovecot with Maildirs takes ours instead
         self.different = 0
 
-    async def run(self, name: str, states: Mapping[bytes, MailboxState]) -> tuple[Tree, Tree]:
+    async def run(self, name: str) -> tuple[Tree, Tree]:
         """Take over the peer's folders, then tell it this side's. Return both trees: this side's, and the peer's.
 
-        `name`: under which things are remembered of the peer. `states`: up to where mailboxes were equal.
+        `name`: under which things are remembered of the peer.
         """
         nodes = await self._peer.all(TreeNode, FOLDERS_MAX)
         deletions = await self._peer.one(Deletions)
@@ -51,8 +50,7 @@ class FolderSync:
                 if isinstance(step, Adopt):
                     self._adoptions[step.mailbox_id] = step
                 elif isinstance(step, Delete) and self._direction is not Direction.BACKUP_HERE:
-                    common_uid = self._common_uid(step.mailbox_id, name, states)
-                    await self._carry_out(replace(step, common_uid=common_uid))
+                    await self._carry_out(replace(step, common_uid=self._replica.common_uid(step.mailbox_id, name)))
                 else:
                     await self._carry_out(step)
         told = await self._tree(theirs)
@@ -83,13 +81,6 @@ class FolderSync:
         self.different += 1
         if self.different <= TOLD_MAX:
             log.warning("a folder stays different: %s: %s", folder[:TOLD_CHARACTERS_MAX], why[:TOLD_CHARACTERS_MAX])
-
-    def _common_uid(self, mailbox_id: bytes, name: str, states: Mapping[bytes, MailboxState]) -> int:
-        """Return up to where the peer knows a mailbox's mails, as far as either side remembers."""
-        known, state = self._replica.common_uid(mailbox_id, name), states.get(mailbox_id)
-        if known is None and state is not None:
-            return state.last_common_uid
-        return known or 0
 
     async def _tree(self, theirs: Tree) -> Tree:
         tree = await self._replica.tree()

@@ -23,7 +23,7 @@ from replicator.dsync.replica import ReplicaMailbox
 from replicator.dsync.rules.attributes import attributes_to_take, attributes_to_tell
 from replicator.dsync.rules.backup import plan_backup
 from replicator.dsync.rules.copies import with_own_guids
-from replicator.dsync.rules.mailbox import Known, Plan, plan_merge
+from replicator.dsync.rules.mailbox import Known, Plan, flags_of_moved, plan_merge
 from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import (
@@ -99,7 +99,8 @@ class MailboxSync:
         own = await self._box.attributes()
         if tells:
             await self._tell_attributes(own)
-            await self._tell_changes(known, changes)
+            moved = await _computed(partial(flags_of_moved, known, changes, self._state), len(known.mails))
+            await self._tell_changes(known, changes, moved)
         if takes:
             plan = await _computed(partial(self._plan, known, changes, direction), len(known.mails) + len(changes))
             await self._request(plan)
@@ -153,13 +154,19 @@ class MailboxSync:
             await self._peer.send(attribute)
         await self._peer.end_list()
 
-    async def _tell_changes(self, known: Known, theirs: Sequence[MailChange]) -> None:
-        r"""Tell this side's changes, and which mails are `\Recent` there: else Dovecot takes them for changed."""
+    async def _tell_changes(
+        self, known: Known, theirs: Sequence[MailChange], flags: Mapping[int, frozenset[str]]
+    ) -> None:
+        r"""Tell this side's changes, and which mails are `\Recent` there: else Dovecot takes them for changed.
+
+        `flags`: those that mails are to have, by UID, where these are others.
+        """
         recent = {change.uid for change in theirs if change.recent}
         for change in await _computed(partial(changes_to_tell, known, self._state), len(known.mails)):
             is_recent, name = change.uid in recent, self._told_name(change)
-            if is_recent or name != change.guid:
-                await self._peer.send(replace(change, guid=name, recent=is_recent))
+            if is_recent or name != change.guid or change.uid in flags:
+                told = flags.get(change.uid, change.flags)
+                await self._peer.send(replace(change, guid=name, flags=told, recent=is_recent))
             else:
                 await self._peer.send(change)
         await self._peer.end_list()

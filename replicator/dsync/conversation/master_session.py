@@ -59,7 +59,7 @@ class MasterSession:
                 await self._peer.send(state)
             await self._peer.end_list()
         by_id = states_by_id(states)
-        own, theirs = await self._folders.run(self._name, by_id)
+        own, theirs = await self._folders.run(self._name)
         unchanged = by_id.keys() & await self._replica.unchanged(self._name)
         known = theirs.boxes()
         for mailbox_id, node in own.boxes().items():

@@ -101,7 +101,7 @@ class RemoteSession:
             self._failure = error
             await self._pass_over_folders()
         else:
-            await self._folders.run(self._master, self._states)
+            await self._folders.run(self._master)
         while (event := await self._peer.next()) is not Mark.END_OF_LIST:
             if not isinstance(event, Mailbox):
                 raise DsyncError("the peer sent something else than a mailbox's numbers")
@@ -202,5 +202,6 @@ async def _numbers(box: ReplicaMailbox, theirs: Mailbox) -> Mailbox:
 
 
 async def _needs_all(box: ReplicaMailbox, state: MailboxState | None) -> bool:
-    """Return True if all mails must be compared: changes since the last sync do not tell of which mails copies are."""
-    return in_force(state) is not None and await box.has_copies()
+    """Return True if all mails must be compared, since changes since the state do not tell enough."""
+    known = in_force(state)
+    return known is not None and not await box.can_tell_since(known.last_common_uid, known.last_common_modseq)

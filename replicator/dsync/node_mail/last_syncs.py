@@ -40,14 +40,17 @@ FlagUids = Mapping[tuple[str, bool], UidSet]
 class LastSync:
     """The last sync of a mailbox with a peer: the mailbox as the sync began, `at_ms`, and what it did.
 
+    `folder`: the id of the node's folder; where branches join, another one may get the GUID by which the peer knows it.
     `head`, `annotated`: the newest entry of the mailbox, and the last change of its annotations, then; while they still
     are, nothing has changed here. `common_uid` and
     `common_modseq`: up to where both sides were equal in the end; 0: not known, so the next sync compares all. It does
     so, too, if there were `copies` (`rules.copies`): what is told of changes since a state does not tell their sources.
     `own_flags`, `own_annotations` (see `annotated`): changes by the sync itself. `expunged`: UIDs that were known to be
     expunged as it began; a peer that remembers this sync has been told of them, unless `common_modseq` is 0.
+    `uids`: those that the peer has been told, up to the common one.
     """
 
+    folder: bytes
     uidvalidity: int
     modseq: int
     at_ms: int
@@ -60,12 +63,13 @@ class LastSync:
     own_flags: FlagUids = field(default_factory=dict)
     own_annotations: frozenset[str] = frozenset()
     expunged: UidSet = NO_UIDS
+    uids: UidSet = NO_UIDS
 
     @property
     def details(self) -> int:
         """Number of things that are remembered of it besides."""
         flags = sum(len(uids.ranges) for uids in self.own_flags.values())
-        return flags + len(self.own_annotations) + len(self.expunged.ranges)
+        return flags + len(self.own_annotations) + len(self.expunged.ranges) + len(self.uids.ranges)
 
 
 def annotated(name: str, value: bytes | None, *, of_account: bool) -> str:
@@ -99,10 +103,10 @@ class LastSyncs:
             oldest = next(iter(self._peers))
             self.forget(oldest, next(iter(self._peers[oldest]), None))
 
-    def find(self, peer: str, mailbox_id: bytes) -> LastSync | None:
-        """Return the last sync, if it is known."""
-        boxes = self._peers.get(peer)
-        return None if boxes is None else boxes.get(mailbox_id)
+    def find(self, peer: str, mailbox_id: bytes, folder: bytes) -> LastSync | None:
+        """Return the last sync, if it is known, and was one of this folder."""
+        found = self._peers.get(peer, OrderedDict[bytes, LastSync]()).get(mailbox_id)
+        return found if found is not None and found.folder == folder else None
 
     def forget(self, peer: str, mailbox_id: bytes | None = None) -> None:
         """Forget the last sync of a mailbox; with None, of all mailboxes with this peer."""
@@ -169,11 +173,12 @@ def _packed(syncs: LastSyncs) -> bytes:
         (
             peer,
             mailbox_id,
-            (sync.uidvalidity, sync.modseq, sync.at_ms, sync.head, sync.annotated),
+            (sync.folder, sync.uidvalidity, sync.modseq, sync.at_ms, sync.head, sync.annotated),
             (sync.common_uid, sync.common_modseq, sync.messages, sync.copies),
             [(flag, is_set, uids.ranges) for (flag, is_set), uids in sync.own_flags.items()],
             sorted(sync.own_annotations),
             sync.expunged.ranges,
+            sync.uids.ranges,
         )
         for peer, mailbox_id, sync in syncs.all()
     ]
@@ -188,18 +193,21 @@ def _unpacked(data: bytes) -> LastSyncs:
     version, rows = msgpack.unpackb(data[4:], use_list=False, unicode_errors="surrogateescape")
     if version != VERSION:
         raise ValueError(f"it is of version {version}, not {VERSION}")
-    return LastSyncs((peer, mailbox_id, _sync(*parts)) for peer, mailbox_id, *parts in rows)
+    return LastSyncs((peer, mailbox_id, _sync(row)) for peer, mailbox_id, *row in rows)
 
 
 Ranges = tuple[tuple[int, int], ...]
+Row = tuple[
+    tuple[bytes, int, int, int, str, int],  # the mailbox as the sync began
+    tuple[int, int, int, bool],  # what was common in the end
+    Iterable[tuple[str, bool, Ranges]],
+    Iterable[str],
+    Ranges,
+    Ranges,
+]
 
 
-def _sync(
-    before: tuple[int, int, int, str, int],
-    common: tuple[int, int, int, bool],
-    flags: Iterable[tuple[str, bool, Ranges]],
-    annotations: Iterable[str],
-    expunged: Ranges,
-) -> LastSync:
+def _sync(row: Row) -> LastSync:
+    before, common, flags, annotations, expunged, uids = row
     own_flags = {(flag, is_set): UidSet(ranges) for flag, is_set, ranges in flags}
-    return LastSync(*before, *common, own_flags, frozenset(annotations), UidSet(expunged))
+    return LastSync(*before, *common, own_flags, frozenset(annotations), UidSet(expunged), UidSet(uids))

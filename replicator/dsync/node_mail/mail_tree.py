@@ -44,7 +44,8 @@ def tree_of(changes: TreeChanges) -> Tree:
     for name in living:
         for levels in _above(levels_of(name)):
             nodes.setdefault(levels, TreeNode(levels))
-    deleted = [one for one in changes.folders if one.deleted]
+    guids = {one.guid for one in living.values()}  # a folder may have got that of one that was deleted before
+    deleted = [one for one in changes.folders if one.deleted and one.guid not in guids]
     return Tree(
         nodes,
         Deletions(

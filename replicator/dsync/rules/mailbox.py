@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from replicator.dsync.rules.common import last_common_uid
 from replicator.dsync.rules.flags import FlagSide, flag_difference, merged_flags
@@ -72,9 +72,15 @@ def plan_merge(
         plan.expunged = sorted(absent)
     for uid, change in told.items():
         if uid <= common and uid in own and uid not in absent and _is_of(change, own[uid]):
-            _merge_flags(plan, uid, change, own[uid], known)
+            _merge_flags(plan, change, own[uid], known)
+    for uid, flags in flags_of_moved(known, changes, state).items():
+        change_flags(plan, own[uid], flags)
     new = [change for uid, change in saves.items() if uid > common]
     _place_new(plan, known, _NewMails(new, names, theirs.uidnext), common)
+    for uid in plan.expunged:  # those that the master has under other UIDs now, as a sync with another node made it
+        guid = own[uid].guid.hex()
+        if guid in plan.wanted:
+            plan.wanted[guid] = replace(plan.wanted[guid], flags=_merged(plan.wanted[guid], own[uid], known))
     _keep_unseen(plan, own, absent, {change.guid for change in saves.values()})
     return plan
 
@@ -105,7 +111,7 @@ def _place_new(plan: Plan, known: Known, new: _NewMails, common: int) -> None:
     here = {mail.guid.hex() for mail in known.mails if mail.uid not in plan.expunged}
     for mail in plan.placed:
         if mail.own is not None and mail.peers is not None:
-            _merge_flags(plan, mail.own, peers[mail.peers], own[mail.own], known)
+            _merge_flags(plan, peers[mail.peers], own[mail.own], known)
         elif mail.peers is not None and mail.guid not in here and mail.guid not in plan.wanted:
             plan.wanted[mail.guid] = peers[mail.peers]
         elif mail.peers is not None:  # one copy of a mail too many: up to there, at least, both sides are equal
@@ -133,13 +139,35 @@ def _keep_unseen(plan: Plan, own: Mapping[int, StoredMail], absent: Iterable[int
         plan.uidnext += 1
 
 
-def _merge_flags(plan: Plan, uid: int, change: MailChange, mail: StoredMail, known: Known) -> None:
+def flags_of_moved(
+    known: Known, changes: Sequence[MailChange], state: MailboxState | None
+) -> Mapping[int, frozenset[str]]:
+    """Return by UID what flags mails of this side are to have that the master knows by common UIDs that they had.
+
+    Branches of this cluster that joined gave them others. The master copies them there with the flags that it is told.
+    """
+    if state is not None:
+        return {}
+    guids = {mail.uid: mail.guid.hex() for mail in known.mails}
+    common = last_common_uid(changes, guids, {uid: guid.hex() for uid, guid in known.expunged.items()})
+    saves = [change for change in changes if change.type is ChangeType.SAVE]
+    new = {change.guid for change in saves if change.uid > common}
+    before = {one.guid: one for one in saves if one.uid <= common and one.uid not in guids and one.guid not in new}
+    moved = [mail for mail in known.mails if mail.uid > common and mail.guid.hex() in before]
+    return {mail.uid: _merged(before[mail.guid.hex()], mail, known) for mail in moved}
+
+
+def _merge_flags(plan: Plan, change: MailChange, mail: StoredMail, known: Known) -> None:
     """Note the flags that a mail is to have, if it has others now."""
-    ours = known.flag_changes.get(uid, NO_CHANGES)
+    change_flags(plan, mail, _merged(change, mail, known))
+
+
+def _merged(change: MailChange, mail: StoredMail, known: Known) -> frozenset[str]:
+    ours = known.flag_changes.get(mail.uid, NO_CHANGES)
     peer = FlagSide(change.flags, change.modseq, change.added, change.removed)
     own = FlagSide(mail.flags, mail.modseq, ours.added, ours.removed)
     master, remote = (own, peer) if known.is_master else (peer, own)
-    change_flags(plan, mail, merged_flags(master, remote))
+    return merged_flags(master, remote)
 
 
 def change_flags(plan: Plan, mail: StoredMail, wanted: frozenset[str]) -> None:

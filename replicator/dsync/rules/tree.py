@@ -101,12 +101,15 @@ def name_hash(name: Name, separator: str) -> bytes:
 def merging_steps(own: Tree, peer: Tree) -> Iterator[Step]:
     """Yield the changes on this side by which both trees become one, in their order."""
     yield from _deletions(own, peer)
-    gone = peer.deletions.mailboxes.keys() | own.deletions.mailboxes.keys()
-    ours = {one: node.name for one, node in own.boxes().items() if one not in gone or node.name == INBOX}
-    theirs = {one: node for one, node in peer.boxes().items() if one not in gone or node.name == INBOX}
+    deleted = peer.deletions.mailboxes.keys() | own.deletions.mailboxes.keys()
+    ours = {one: node.name for one, node in own.boxes().items() if one not in deleted or node.name == INBOX}
+    theirs = {one: node for one, node in peer.boxes().items() if one not in deleted or node.name == INBOX}
     targets = {one: _name_of(name, theirs.get(one), own, peer) for one, name in ours.items()}
     yield from _renames(ours, targets)
-    yield from _creations({name: one for one, name in targets.items()}, theirs, ours)
+    names = {name: one for one, name in targets.items()}
+    gone = {one: node for one, node in peer.boxes().items() if one in own.deletions.mailboxes and one not in theirs}
+    kept = {one: node for one, node in gone.items() if node.name in names and names[node.name] not in theirs}
+    yield from _creations(names, theirs | kept, ours)
     yield from _subscriptions(own, peer)
 
 
@@ -176,7 +179,10 @@ def _renames(names: Mapping[bytes, Name], targets: Mapping[bytes, Name]) -> Iter
 def _creations(
     taken: Mapping[Name, bytes], theirs: Mapping[bytes, TreeNode], ours: Mapping[bytes, Name]
 ) -> Iterator[Step]:
-    """Yield what is to be created. Where both sides have created a folder, the greater id stays, with all mail."""
+    """Yield what is to be created. Where both sides have created a folder, the greater id stays, with all mail.
+
+    So it is where this side has deleted a folder and created another one of that name: Dovecot keeps its own then.
+    """
     for one, node in theirs.items():
         if one in ours:
             continue

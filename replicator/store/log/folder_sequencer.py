@@ -181,7 +181,7 @@ def _know_as(tx: Transaction, user: str, name: str, value: bytes | None) -> Dot 
     holder = holder_of(value or b"")
     if not _GUID.fullmatch(guid) or holder is None or holder.hex().encode() != value:
         raise InvalidNameError(f"a GUID has {2 * ID_BYTES} hexadecimal digits, and stands for a folder by its id")
-    if _is_deleted(tx, user, holder) is not False:
+    if not _is_shown(tx, user, holder):
         raise FolderNotFoundError("the user has no such folder")
     if queries.had_annotations(tx.connection, user, NOWHERE, [name]).get(name) == value:
         return head_of(tx, _tree(user))
@@ -266,6 +266,12 @@ def _is_deleted(tx: Transaction, user: str, mailbox_id: bytes) -> bool | None:
     query = "SELECT deleted FROM folder WHERE mailbox_id = ? AND user = ?"
     row = tx.connection.execute(query, (mailbox_id, user)).fetchone()
     return None if row is None else bool(row[0])
+
+
+def _is_shown(tx: Transaction, user: str, mailbox_id: bytes) -> bool:
+    """Return True if clients see the folder: if it is not deleted, or has got mail elsewhere meanwhile."""
+    deleted, mailbox = _is_deleted(tx, user, mailbox_id), tx.chain(mailbox_id)
+    return deleted is False or (deleted is True and mailbox is not None and mailbox.messages > 0)
 
 
 def _known_folders(tx: Transaction, user: str) -> dict[str, queries.FolderRecord]:

@@ -34,6 +34,7 @@ from replicator.runtime.logs.lines import log_to_stderr
 from replicator.runtime.metrics import ImapMetrics, LmtpMetrics, LoopMetrics, RefusalMetrics, SocketmapMetrics
 from replicator.runtime.process.garbage import set_garbage_aside
 from replicator.runtime.process.loop_watch import LoopWatch
+from replicator.runtime.process.malloc_arenas import share_arenas
 from replicator.runtime.sessions import Sessions
 from replicator.socketmap import SocketmapServer, SocketmapServices
 from replicator.store.db.damage import Damage, DatabaseDamagedError
@@ -258,4 +259,5 @@ def main() -> None:
     """Run the process of a door."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    share_arenas()
     trio.run(_run)

@@ -410,6 +410,51 @@ def test_folder_is_known_by_the_guid_that_it_was_given_last_even_when_it_is_dele
     assert queries.annotations_of(node.connection, ALICE, NOWHERE) == {}
 
 
+def test_a_folder_whose_id_another_one_has_as_a_guid_gets_another_guid(node: MemoryNode) -> None:
+    """A Dovecot has taken the folder to a node on the other side of a cut, under another name."""
+    node.write(creating("a", A))
+    node.write(creating("b", B))
+    node.write(knowing(A.hex(), B))
+    found = guids(node)
+    assert found["b"] == A
+    assert found["a"] not in {A, B}
+    node.write(deleting(B))
+    assert guids(node) == found
+
+
+def test_a_deleted_folder_that_has_mail_gets_a_guid_as_long_as_clients_see_it(node: MemoryNode) -> None:
+    node.write(creating("a", INBOX.mailbox_id))
+    node.write(saving(b"1", guid(1)))
+    node.write(deleting(INBOX.mailbox_id))
+    node.write(knowing("11" * 16, INBOX.mailbox_id))
+    [folder] = queries.tree_changes(node.connection, ALICE).folders
+    assert (folder.deleted, folder.guid) == (False, bytes.fromhex("11" * 16))
+    node.write(expunging(1))
+    with pytest.raises(FolderNotFoundError):
+        node.write(knowing("22" * 16, INBOX.mailbox_id))
+
+
+@pytest.mark.parametrize("last", [A, B])
+def test_folders_that_become_one_are_known_by_the_last_guid_of_both(node: MemoryNode, last: bytes) -> None:
+    """No user has deleted the folder that is gone, so Dovecot is not told that it is."""
+    other = MemoryNode("dc2.a", now_ms=node.now_ms)
+    node.write(creating("a", A))
+    other.write(creating("a", B))
+    for at, (one, folder) in enumerate([(node, A), (other, B)]):
+        one.now_ms += 1000 * (1 + (folder == last))
+        one.write(knowing(f"{at}{at}" * 16, folder))
+    join(node, other, TREE)
+    for one in (node, other):
+        [shown] = [folder for folder in queries.tree_changes(one.connection, ALICE).folders if folder.name == "a"]
+        assert (shown.mailbox_id, shown.deleted) == (A, False)
+        assert shown.guid.hex() == ("00" if last == A else "11") * 16
+        assert shown.inherited == (last == B)
+    found = guids(node)["a"]
+    node.write(knowing(found.hex(), A))
+    node.write(renaming(A, "b"))
+    assert guids(node)["b"] == found
+
+
 @pytest.mark.parametrize("guid_text", ["", "11", "GG" * 16, "AA" * 16, "11" * 17])
 def test_what_is_no_guid_is_refused(node: MemoryNode, guid_text: str) -> None:
     node.write(creating("a", A))

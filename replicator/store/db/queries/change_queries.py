@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from hashlib import blake2b
 from typing import cast
 
 from replicator.mail.last_changes import (
@@ -18,6 +19,7 @@ from replicator.mail.mailstore import INBOX
 from replicator.store.db.queries.folder_queries import SHOWN_UIDVALIDITY
 from replicator.store.db.rows.message_rows import unpacked_map
 from resync.entry import ID_BYTES, NOWHERE, tree_id
+from resync.folder_tree import UNITED
 from resync.names_elsewhere import FOREIGN_GUID, OWN, holder_of
 
 COUNTER_BITS = 16
@@ -30,16 +32,23 @@ HEAD = "COALESCE(c.head_origin || ':' || c.head_seq, '')"
 def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:
     """Return all folders of a user, deleted ones included, and all subscriptions, in the order of their last change.
 
-    A deleted folder that still shows mail counts as one that is not deleted.
+    A deleted folder that still shows mail counts as one that is not deleted. One that a merge has united with another
+    one is not told: no user has deleted it.
     """
-    folders = connection.execute(
+    rows = connection.execute(
         f"SELECT f.name, f.mailbox_id, {SHOWN_UIDVALIDITY}, COALESCE(c.uidnext, 1),"
-        f" f.deleted AND COALESCE(c.messages, 0) = 0, f.time >> {COUNTER_BITS}, COALESCE(c.highestmodseq, 0), {HEAD}"
+        f" f.deleted AND COALESCE(c.messages, 0) = 0, f.time >> {COUNTER_BITS}, COALESCE(c.highestmodseq, 0), {HEAD},"
+        f" f.deleted AND f.sid = '{UNITED}'"
         " FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id WHERE f.user = ?"
         " ORDER BY f.deleted DESC, f.time, f.sid, f.mailbox_id",
         (user,),
-    )
-    guids, annotated = _foreign_guids(connection, user), _annotated(connection, user)
+    ).fetchall()
+    homes = {name: mailbox_id for name, mailbox_id, *_, is_united in rows if not is_united}  # a living one is the last
+    united = {mailbox_id: homes.get(name) for name, mailbox_id, *_, is_united in rows if is_united}
+    known = _holders(connection, user)
+    holders = {guid: home for guid, holder in known.items() if (home := united.get(holder, holder)) is not None}
+    guids = {home: guid for guid, home in holders.items()}  # of several, the one given last
+    annotated = _annotated(connection, user)
     subscriptions = connection.execute(
         f"SELECT name, subscribed, time >> {COUNTER_BITS} FROM subscription WHERE user = ? ORDER BY time", (user,)
     )
@@ -48,32 +57,43 @@ def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:
         [
             FolderChange(
                 name,
-                one,
+                mailbox_id,
                 uidvalidity,
                 uidnext,
                 bool(deleted),
                 changed_ms,
-                guids.get(one, one),
+                guids.get(mailbox_id) or (_other_id(mailbox_id) if mailbox_id in holders else mailbox_id),
+                mailbox_id in guids and known[guids[mailbox_id]] != mailbox_id,
                 modseq,
                 newest,
-                max(annotated.get(home, 0) for home in ((one, NOWHERE) if name == INBOX else (one,))),
+                max(annotated.get(home, 0) for home in ((mailbox_id, NOWHERE) if name == INBOX else (mailbox_id,))),
             )
-            for name, one, uidvalidity, uidnext, deleted, changed_ms, modseq, newest in folders
+            for name, mailbox_id, uidvalidity, uidnext, deleted, changed_ms, modseq, newest, _ in rows
+            if mailbox_id not in united
         ],
         [SubscriptionChange(name, bool(subscribed), ms) for name, subscribed, ms in subscriptions],
         head[0] if head is not None else "",
     )
 
 
-def _foreign_guids(connection: sqlite3.Connection, user: str) -> dict[bytes, bytes]:
-    """Return the GUID by which Dovecots know each folder that has one of theirs: of several, the one given last."""
+def _other_id(mailbox_id: bytes) -> bytes:
+    """Return the GUID of a folder whose id is that of another one: a Dovecot took it to a node that lacked this one."""
+    return blake2b(b"folder:" + mailbox_id, digest_size=ID_BYTES).digest()
+
+
+def _holders(connection: sqlite3.Connection, user: str) -> dict[bytes, bytes]:
+    """Return the folders that Dovecots know by GUIDs of theirs, in the order in which these were given."""
     rows = connection.execute(
         "SELECT name, value FROM annotation WHERE user = ? AND mailbox_id = ? AND value IS NOT NULL"
         " AND substr(name, 1, ?) = ? ORDER BY time, sid, name",
         (user, NOWHERE, len(FOREIGN_GUID), FOREIGN_GUID),
     )
-    found = ((holder_of(value), name.removeprefix(FOREIGN_GUID)) for name, value in rows)
-    return {holder: bytes.fromhex(guid) for holder, guid in found if holder is not None and len(guid) == 2 * ID_BYTES}
+    found = dict[bytes, bytes]()
+    for name, value in rows:
+        holder, guid = holder_of(value), name.removeprefix(FOREIGN_GUID)
+        if holder is not None and len(guid) == 2 * ID_BYTES:
+            found[bytes.fromhex(guid)] = holder
+    return found
 
 
 def _annotated(connection: sqlite3.Connection, user: str) -> dict[bytes, int]:

@@ -1,0 +1,331 @@
+"""One mailbox of this node during a sync: `replica.ReplicaMailbox` over the mail store."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import BinaryIO
+
+import trio
+
+from protocol.units import KIB, MIB
+from protocol.values import UidSet
+from replicator.dsync.node_mail.attribute_keys import key_of, name_of
+from replicator.dsync.node_mail.kept_keywords import KeptKeywords
+from replicator.dsync.node_mail.last_syncs import NO_UIDS, LastSync, annotated
+from replicator.dsync.replica import SavedAs
+from replicator.dsync.rules.copies import is_copy
+from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
+from replicator.dsync.wire.items import Attribute, Mailbox
+from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError
+from replicator.mail.flags import SYSTEM_FLAGS, keywords
+from replicator.mail.last_changes import AnnotationChange
+from replicator.mail.mailstore import INBOX, CoreMailStore, Folder, NewMessage, ReceivedBody
+from replicator.mail.view import MailboxView, Message
+
+log = logging.getLogger(__name__)
+
+SMALL_BYTES = 64 * KIB
+"""Largest mail that is held in memory, to be saved together with others."""
+
+BATCH_BYTES = MIB
+BATCH_MAX = 64
+"""Mails saved together: each time waits for disks."""
+
+MODSEQ_MAX = 2**63 - 1
+
+_SYSTEM_FLAGS = frozenset(SYSTEM_FLAGS)
+
+
+async def with_uidvalidity(mail: CoreMailStore, folder: Folder, uidvalidity: int) -> Folder:
+    """Return a new folder with this UIDVALIDITY if it may have it, or else as it is."""
+    if folder.uidvalidity == uidvalidity:
+        return folder
+    try:
+        return await mail.keep_uidvalidity(folder, uidvalidity)
+    except (FolderExistsError, InvalidNameError):
+        return folder
+
+
+async def knows_all(mail: CoreMailStore, folder: Folder, uids: UidSet) -> bool:
+    """Return True if each of these UIDs names a mail, or one that is remembered as expunged: none has got another UID.
+
+    Return False, too, if there are copies.
+    """
+    messages = (await mail.open_mailbox(folder)).snapshot()
+    expunged = (await mail.mailbox_changes(folder, MODSEQ_MAX)).expunged
+
+    def is_so() -> bool:
+        here = {message.uid for message in messages}
+        return all(uid in here or uid in expunged for uid in uids) and not _has_copies(messages)
+
+    return await trio.to_thread.run_sync(is_so)
+
+
+class MailReplicaMailbox:
+    """One mailbox during a sync. `syncs`: the one before, if it is known, and this one."""
+
+    def __init__(
+        self,
+        mail: CoreMailStore,
+        folder: Folder,
+        guid: bytes,
+        syncs: tuple[LastSync | None, LastSync],
+        open_scratch: Callable[[], BinaryIO],
+    ) -> None:
+        self.open_scratch = open_scratch
+        self._mail = mail
+        self._folder = folder
+        self._guid = guid
+        self._last_sync, self.this_sync = syncs
+        self._own_flags: dict[tuple[str, bool], set[int]] = {}
+        self._own_annotations: set[str] = set()
+        self.is_synced = False
+        self._read: dict[int, bytes] = {}  # GUIDs by UID, as `mails` has returned them
+        self._first_read = frozenset[int]()  # the UIDs that the peer is told
+        self._taken_away = set[int]()  # UIDs of mails that this sync has expunged or moved
+        self._batch: list[NewMessage] = []
+        self._batch_bytes = 0
+        self._keywords: KeptKeywords | None = None  # once a mail is to have some
+
+    async def numbers(self) -> Mailbox:
+        """See `ReplicaMailbox`."""
+        view = await self._view()
+        folder = self._folder
+        modseq = max(view.highestmodseq, 1)
+        return Mailbox(self._guid, folder.uidvalidity, view.uidnext, len(view.messages), view.uidnext, modseq)
+
+    async def mails(self) -> Sequence[StoredMail]:
+        """See `ReplicaMailbox`."""
+        messages = (await self._view()).snapshot()
+        self._read = {message.uid: message.guid for message in messages}
+        self._first_read = self._first_read or frozenset(self._read)
+        return await trio.to_thread.run_sync(lambda: [_stored(message) for message in sorted(messages)])
+
+    async def expunged(self, since: int) -> Mapping[int, bytes]:
+        """See `ReplicaMailbox`. The node does not know by which MODSEQ: all but those that the peer has been told."""
+        found = (await self._mail.mailbox_changes(self._folder, since)).expunged
+        self.this_sync = replace(self.this_sync, expunged=UidSet.of(found))
+        last = self._last_sync
+        if last is None or not 0 < last.common_modseq <= since:
+            return found
+        return {uid: guid for uid, guid in found.items() if uid not in last.expunged}
+
+    async def flag_changes(self, since: int) -> Mapping[int, FlagChanges]:
+        """See `ReplicaMailbox`. Without a memory of the last sync, changes that it made are among them."""
+        last = self._last_sync or LastSync(b"", 0, 0, 0)
+        flags = (await self._mail.mailbox_changes(self._folder, max(since, last.modseq))).flags
+        found = dict[int, FlagChanges]()
+        for uid, changes in flags.items():
+            new = [one for one in changes if one.changed_ms >= last.at_ms]
+            new = [one for one in new if uid not in last.own_flags.get((one.flag, one.is_set), NO_UIDS)]
+            added = frozenset(one.flag for one in new if one.is_set)
+            found[uid] = FlagChanges(added, frozenset(one.flag for one in new if not one.is_set))
+        return found
+
+    async def can_tell_since(self, common_uid: int, common_modseq: int) -> bool:
+        """See `ReplicaMailbox`."""
+        await self._save_batch()
+        last = self._last_sync
+        if last is None or (last.common_uid, last.common_modseq) != (common_uid, common_modseq) or last.copies:
+            return False
+        return await knows_all(self._mail, self._folder, last.uids)
+
+    async def synced(self, common_uid: int, common_modseq: int) -> None:
+        """See `ReplicaMailbox`."""
+        messages = (await self._view()).snapshot()
+        told = self._first_read - self._taken_away
+
+        def uids() -> UidSet:
+            return UidSet.of(uid for uid in {*told, *(message.uid for message in messages)} if uid <= common_uid)
+
+        self.this_sync = replace(
+            self.this_sync,
+            uidvalidity=self._folder.uidvalidity,
+            common_uid=common_uid,
+            common_modseq=common_modseq,
+            messages=len(messages),
+            copies=await trio.to_thread.run_sync(_has_copies, messages),
+            own_flags={change: UidSet.of(uids) for change, uids in self._own_flags.items()},
+            own_annotations=frozenset(self._own_annotations),
+            uids=await trio.to_thread.run_sync(uids),
+        )
+        self.is_synced = True
+
+    def _own(self, uid: int, added: Iterable[str], removed: Iterable[str] = ()) -> None:
+        for flag in added:
+            self._own_flags.setdefault((flag, True), set()).add(uid)
+        for flag in removed:
+            self._own_flags.setdefault((flag, False), set()).add(uid)
+
+    async def text(self, mail: StoredMail) -> AsyncIterator[bytes] | None:
+        """See `ReplicaMailbox`."""
+        message = (await self._view()).messages.get(mail.uid)
+        if message is None or message.guid != mail.guid:
+            return None
+        body = await self._mail.read_body(message)
+        await body.check(0, body.skeleton.size_bytes)
+        return body.read(0, body.skeleton.size_bytes)
+
+    async def check_room(self, mails: int, size_bytes: int) -> None:
+        """See `ReplicaMailbox`."""
+        await self._save_batch()
+        await self._mail.check_quota(self._folder.user, mails, size_bytes)
+
+    async def attributes(self) -> Sequence[Attribute]:
+        """See `ReplicaMailbox`. INBOX has the annotations of the account, too."""
+        modseq = (await self.numbers()).highestmodseq
+        changes = await self._mail.annotation_changes(self._folder.user, self._folder)
+        found = self._attributes(changes, modseq, of_account=False)
+        if self._is_inbox:
+            changes = await self._mail.annotation_changes(self._folder.user, None)
+            found += self._attributes(changes, modseq, of_account=True)
+        return found
+
+    def _attributes(self, changes: Iterable[AnnotationChange], modseq: int, *, of_account: bool) -> list[Attribute]:
+        """Return annotations as attributes. They have no MODSEQ here; those that are news have the mailbox's."""
+        last = self._last_sync
+        found = []
+        for one in changes:
+            key = key_of(one.name, of_account=of_account)
+            is_own = last is not None and annotated(one.name, one.value, of_account=of_account) in last.own_annotations
+            is_news = last is not None and one.changed_ms >= last.at_ms and not is_own
+            value = None if one.value is None else one.value.decode(errors="surrogateescape")
+            if key is not None:
+                changed_s = one.changed_ms // 1000 if is_news else 0
+                found.append(Attribute(*key, value, changed_s=changed_s, modseq=modseq if is_news else 0))
+        return found
+
+    async def set_attribute(self, attribute: Attribute) -> None:
+        """See `ReplicaMailbox`. What `attribute_keys` does not name stays at Dovecot."""
+        found = name_of(attribute.key, shared=attribute.shared, is_inbox=self._is_inbox)
+        if found is None:
+            return
+        value = None if attribute.value is None else attribute.value.encode(errors="surrogateescape")
+        self._own_annotations.add(annotated(found.name, value, of_account=found.of_account))
+        folder = None if found.of_account else self._folder
+        try:
+            await self._mail.annotate(self._folder.user, folder, {found.name: value})
+        except (InvalidNameError, MailboxFullError) as error:
+            log.info("an annotation is left out: %s", error)
+
+    @property
+    def _is_inbox(self) -> bool:
+        return self._folder.name == INBOX
+
+    async def save(self, mail: SavedAs, text: AsyncIterator[bytes]) -> None:
+        """See `ReplicaMailbox`. Small mails are saved together, at the latest by the next call of another method."""
+        begin = bytearray()
+        async for piece in text:
+            begin += piece
+            if len(begin) > SMALL_BYTES:
+                await self._save_batch()
+                await self._save_large(mail, bytes(begin), text)
+                return
+        self._batch.append(await self._new(mail, bytes(begin)))
+        self._batch_bytes += len(begin)
+        if len(self._batch) >= BATCH_MAX or self._batch_bytes >= BATCH_BYTES:
+            await self._save_batch()
+
+    async def _save_large(self, mail: SavedAs, begin: bytes, rest: AsyncIterator[bytes]) -> None:
+        async with self._mail.receive() as sink:
+            await sink.write(begin)
+            async for piece in rest:
+                await sink.write(piece)
+            await self._mail.save(self._folder, await self._new(mail, await sink.finish()))
+
+    async def _new(self, mail: SavedAs, body: bytes | ReceivedBody) -> NewMessage:
+        flags = await self._usable(mail.flags)
+        self._own(mail.uid, flags)
+        return NewMessage(body, flags, mail.received_s * 1000, mail.uid, mail.guid)
+
+    async def _usable(self, flags: frozenset[str]) -> frozenset[str]:
+        """Return those of the flags that a mail here can have."""
+        if self._keywords is None:
+            if flags <= _SYSTEM_FLAGS:
+                return flags
+            self._keywords = KeptKeywords(keywords(await self._mail.open_mailbox(self._folder)))
+        return self._keywords.of(flags)
+
+    def tell_left_out(self) -> None:
+        """Log which keywords of the peer's were left out."""
+        if self._keywords is not None:
+            self._keywords.tell(self._folder)
+
+    async def _save_batch(self) -> None:
+        batch, self._batch, self._batch_bytes = self._batch, [], 0
+        if batch:
+            await self._mail.save_all(self._folder, batch)
+
+    async def move(self, uids: Mapping[int, int]) -> None:
+        """See `ReplicaMailbox`."""
+        for some in _ascending(uids):
+            view = await self._view()
+            same = {old: new for old, new in some.items() if self._is_same(view, old)}
+            for old, new in same.items():
+                self._own(new, view.messages[old].flags)
+            await self._mail.renumber(view, same)
+            self._taken_away.update(same)
+
+    async def expunge(self, uids: Sequence[int]) -> None:
+        """See `ReplicaMailbox`."""
+        view = await self._view()
+        same = [uid for uid in uids if self._is_same(view, uid)]
+        await self._mail.expunge(view, UidSet.of(same))
+        self._taken_away.update(same)
+
+    async def change_flags(self, changes: Mapping[int, FlagChanges]) -> None:
+        """See `ReplicaMailbox`."""
+        view = await self._view()
+        alike: dict[FlagChanges, list[int]] = {}
+        for uid, change in changes.items():
+            usable = FlagChanges(await self._usable(change.added), change.removed)
+            if self._is_same(view, uid) and (usable.added or usable.removed):
+                alike.setdefault(usable, []).append(uid)
+        for one, uids in alike.items():
+            for uid in uids:
+                self._own(uid, one.added, one.removed)
+            await self._mail.store_flags(view, UidSet.of(uids), added=one.added, removed=one.removed)
+
+    async def take_uidvalidity(self, uidvalidity: int) -> None:
+        """See `ReplicaMailbox`."""
+        self._folder = await with_uidvalidity(self._mail, self._folder, uidvalidity)
+
+    async def raise_numbers(self, *, uidnext: int, highestmodseq: int) -> None:
+        """See `ReplicaMailbox`."""
+        view = await self._view()
+        if view.uidnext < uidnext or view.highestmodseq < highestmodseq:
+            await self._mail.raise_numbers(self._folder, uidnext, highestmodseq)
+
+    def _is_same(self, view: MailboxView, uid: int) -> bool:
+        """Return True if the UID names the mail that it has named before: a merge may give it to another one."""
+        message = view.messages.get(uid)
+        return message is not None and message.guid == self._read.get(uid)
+
+    async def _view(self) -> MailboxView:
+        """Return the mailbox as it is once all mails are saved."""
+        await self._save_batch()
+        return await self._mail.open_mailbox(self._folder)
+
+
+def _ascending(uids: Mapping[int, int]) -> Iterator[dict[int, int]]:
+    """Yield parts of it in which the keys ascend, too: the store gives new UIDs in their order."""
+    some = dict[int, int]()
+    for old, new in uids.items():
+        if some and old < next(reversed(some)):
+            yield some
+            some = {}
+        some[old] = new
+    if some:
+        yield some
+
+
+def _stored(message: Message) -> StoredMail:
+    received_ms, saved_ms = message.received_ms, message.saved_ms
+    saved_s = (received_ms if saved_ms is None else saved_ms) // 1000
+    return StoredMail(message.uid, message.guid, message.modseq, message.flags, received_ms // 1000, saved_s)
+
+
+def _has_copies(messages: Iterable[Message]) -> bool:
+    return any(is_copy(message.guid) for message in messages)
