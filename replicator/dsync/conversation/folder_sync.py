@@ -53,6 +53,7 @@ class FolderSync:
                     await self._carry_out(replace(step, common_uid=self._replica.common_uid(step.mailbox_id, name)))
                 else:
                     await self._carry_out(step)
+            await self._take_uidvalidities(await self._tree(theirs), theirs, name)
         told = await self._tree(theirs)
         for node_name in await run_in_thread(lambda: sorted(told.nodes)):
             await self._peer.send(told.nodes[node_name])
@@ -81,6 +82,16 @@ class FolderSync:
         self.different += 1
         if self.different <= TOLD_MAX:
             log.warning("a folder stays different: %s: %s", folder[:TOLD_CHARACTERS_MAX], why[:TOLD_CHARACTERS_MAX])
+
+    async def _take_uidvalidities(self, own: Tree, theirs: Tree, name: str) -> None:
+        """Take over the peer's UIDVALIDITYs for mailboxes that have had no mail here: clients there know them."""
+        known = theirs.boxes()
+        for mailbox_id, node in own.boxes().items():
+            other = known.get(mailbox_id) or theirs.nodes.get(node.name)
+            if node.uidnext == 1 and other is not None and other.uidvalidity not in {0, node.uidvalidity}:
+                async with self._replica.mailbox(mailbox_id, name) as box:
+                    if box is not None:
+                        await box.take_uidvalidity(other.uidvalidity)
 
     async def _tree(self, theirs: Tree) -> Tree:
         tree = await self._replica.tree()

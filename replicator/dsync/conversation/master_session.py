@@ -113,7 +113,6 @@ class MasterSession:
                 raise DsyncError("the peer's storage keeps no GUIDs of mails, so none can be told from another")
             if (wrong := out_of_range(own, theirs)) is not None:
                 raise DsyncError(f"the peer's mailbox {mailbox_id.hex()} cannot be synced: {wrong}")
-            own = await _with_uidvalidity(box, own, theirs)
             sync = MailboxSync(self._peer, box, own, theirs, in_force(state), is_master=True)
             await sync.run(Direction.BOTH)
             self._failure = sync.failure
@@ -122,20 +121,11 @@ class MasterSession:
 
 
 async def _numbers(box: ReplicaMailbox, other: TreeNode | None) -> Mailbox:
-    """Return the numbers to tell. The peer takes over the UIDVALIDITY of the side with more mails.
+    """Return the numbers to tell. Of two UIDVALIDITYs that of the side with more mails counts: it is to be this side's.
 
-    So if another one than this mailbox with mail has, as far as is known, this side tells of many. Which mails are
-    recent is the peer's own affair.
+    Which mails are recent is the peer's own affair.
     """
     own = await box.numbers()
-    if other is not None and other.uidvalidity not in {0, own.uidvalidity} and own.uidnext > 1:
+    if other is not None and other.uidvalidity not in {0, own.uidvalidity}:
         own = replace(own, messages=max(own.messages, other.uidnext))
     return replace(own, first_recent_uid=1)
-
-
-async def _with_uidvalidity(box: ReplicaMailbox, own: Mailbox, theirs: Mailbox) -> Mailbox:
-    """Take over the peer's UIDVALIDITY, which it keeps, for a mailbox that is still empty. Return the numbers."""
-    if own.uidnext > 1 or (theirs.messages, theirs.uidvalidity) <= (0, own.uidvalidity):
-        return own
-    await box.take_uidvalidity(theirs.uidvalidity)
-    return replace(own, uidvalidity=(await box.numbers()).uidvalidity)
