@@ -102,6 +102,9 @@ class MasterSession:
         async with self._replica.mailbox(mailbox_id, self._name) as box:
             if box is None:  # it has just been deleted
                 return True
+            known = in_force(state)
+            if known is not None and not await box.can_tell_since(known.last_common_uid, known.last_common_modseq):
+                return False  # branches of the mailbox have joined since the states were told
             own = await _numbers(box, other)
             await self._peer.send(own)
             theirs = await self._peer.one(Mailbox)

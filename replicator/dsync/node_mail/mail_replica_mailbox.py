@@ -10,7 +10,7 @@ from typing import BinaryIO
 import trio
 
 from protocol.units import KIB, MIB
-from protocol.values import UidSet
+from protocol.values import Dot, UidSet
 from replicator.dsync.node_mail.attribute_keys import key_of, name_of
 from replicator.dsync.node_mail.kept_keywords import KeptKeywords
 from replicator.dsync.node_mail.last_syncs import NO_UIDS, LastSync, annotated
@@ -18,7 +18,7 @@ from replicator.dsync.replica import SavedAs
 from replicator.dsync.rules.copies import is_copy
 from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.wire.items import Attribute, Mailbox
-from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError
+from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError, UnavailableError
 from replicator.mail.flags import SYSTEM_FLAGS, keywords
 from replicator.mail.last_changes import AnnotationChange
 from replicator.mail.mailstore import INBOX, CoreMailStore, Folder, NewMessage, ReceivedBody
@@ -83,6 +83,7 @@ class MailReplicaMailbox:
         self._own_annotations: set[str] = set()
         self.is_synced = False
         self._read: dict[int, bytes] = {}  # GUIDs by UID, as `mails` has returned them
+        self._relied_on: Dot | None = None  # the mailbox's head as a state was found to tell all
         self._first_read = frozenset[int]()  # the UIDs that the peer is told
         self._taken_away = set[int]()  # UIDs of mails that this sync has expunged or moved
         self._batch: list[NewMessage] = []
@@ -98,7 +99,9 @@ class MailReplicaMailbox:
 
     async def mails(self) -> Sequence[StoredMail]:
         """See `ReplicaMailbox`."""
-        messages = (await self._view()).snapshot()
+        view = await self._view()
+        messages = view.snapshot()
+        await self._check_reliance(view)
         self._read = {message.uid: message.guid for message in messages}
         self._first_read = self._first_read or frozenset(self._read)
         return await trio.to_thread.run_sync(lambda: [_stored(message) for message in sorted(messages)])
@@ -130,7 +133,16 @@ class MailReplicaMailbox:
         last = self._last_sync
         if last is None or (last.common_uid, last.common_modseq) != (common_uid, common_modseq) or last.copies:
             return False
+        self._relied_on = (await self._view()).head
         return await knows_all(self._mail, self._folder, last.uids)
+
+    async def _check_reliance(self, view: MailboxView) -> None:
+        """Raise UnavailableError if mails have got other UIDs since `can_tell_since`, by branches that have joined."""
+        relied_on, self._relied_on = self._relied_on, None
+        if relied_on in {None, view.head} or self._last_sync is None:
+            return
+        if not await knows_all(self._mail, self._folder, self._last_sync.uids):
+            raise UnavailableError("mails have got other UIDs meanwhile; sync again")
 
     async def synced(self, common_uid: int, common_modseq: int) -> None:
         """See `ReplicaMailbox`."""

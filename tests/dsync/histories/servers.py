@@ -10,16 +10,28 @@ from pathlib import Path
 from typing import cast
 
 from benchmarks.clusters.cluster import PASSWORD as NODES_PASSWORD
-from benchmarks.clusters.cluster import Cluster
+from benchmarks.clusters.cluster import Cluster, Site
 from replicator.config import Address
-from tests.dsync.dovecot import IMAP, PASSWORD, USERS_PASSWORD, Dovecot, dovecot
+from tests.dsync.dovecot import IMAP, PASSWORD, USERS_PASSWORD, Dovecot
 from tests.dsync.histories.side import Side
+from tests.dsync.pushed import listening_dovecot
 from tests.end_to_end.helpers.in_process import free_ports
 from tests.end_to_end.helpers.load import SHORT_TIMEOUTS, SIDS
 
 DOVECOT = "dovecot"
 PATIENCE_S = 60.0
 DOOR = '[doveadm]\npassword_file = "secret"\n'
+PUSHED = "p"
+"""Begin of the names of users whose mail `PUSHING` syncs with the Dovecot by itself."""
+
+PUSHING = "dc1"
+CALLS = """
+[[dovecot]]
+address = "{address}"
+password_file = "secret"
+users = ["{users}*"]
+sync_every = "1s"
+"""
 
 Groups = Sequence[Sequence[str]]
 """Nodes that reach each other."""
@@ -72,6 +84,8 @@ def servers(directory: Path, users: Sequence[str]) -> Iterator[Servers]:
     directory.mkdir()
     (directory / "secret").write_text(f"{PASSWORD}\n", "utf-8")
     address = Address("127.0.0.1", free_ports(1)[0])
-    cluster = Cluster(directory, users, proxied=True, extra=SHORT_TIMEOUTS + DOOR, more_doors=["doveadm"])
-    with dovecot(more=IMAP.format(address=address)) as server, cluster:
-        yield Servers(server, address, cluster)
+    with listening_dovecot(more=IMAP.format(address=address)) as (server, doveadm):
+        sites = {sid: Site(extra=CALLS.format(address=doveadm, users=PUSHED) * (sid == PUSHING)) for sid in SIDS}
+        extra = SHORT_TIMEOUTS + DOOR
+        with Cluster(directory, users, proxied=True, extra=extra, more_doors=["doveadm"], sites=sites) as cluster:
+            yield Servers(server, address, cluster)

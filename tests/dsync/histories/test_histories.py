@@ -23,7 +23,8 @@ import pytest
 
 from tests.dsync.dovecot import needs_dovecot
 from tests.dsync.histories.history import History
-from tests.dsync.histories.servers import PARTITIONS, TOGETHER, Servers
+from tests.dsync.histories.pushed_history import PushedHistory
+from tests.dsync.histories.servers import PARTITIONS, PUSHED, TOGETHER, Servers
 from tests.dsync.histories.servers import servers as started_servers
 from tests.dsync.histories.side import RefusedError
 from tests.effort import examples
@@ -35,30 +36,44 @@ HISTORIES = examples(8, 40)  # in a batch
 ONLY = os.environ.get("ONLY", "").split()
 AT_ONCE = 4  # histories
 PARTS = 4  # of a history
-Step = Callable[[History], None]
+CALLED = "s"
+"""Begin of the names of users whose syncs Dovecot begins."""
+
+Step = Callable[[History | PushedHistory], None]
 FAILURES = (AssertionError, RefusedError, OSError, imaplib.IMAP4.error, subprocess.SubprocessError)
 
 
-def users_of(batch: int) -> list[str]:
-    users = [f"s{batch}n{number}" for number in range(HISTORIES)]
+def users_of(batch: int, kind: str) -> list[str]:
+    users = [f"{kind}{batch}n{number}" for number in range(HISTORIES)]
     return [user for user in users if user in ONLY] if ONLY else users
 
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    users = [user for batch in BATCHES for user in users_of(batch)]
+    users = [user for kind in (CALLED, PUSHED) for batch in BATCHES for user in users_of(batch, kind)]
     with started_servers(tmp_path_factory.mktemp("histories") / "nodes", users) as started:
         yield started
 
 
 @pytest.mark.parametrize("batch", BATCHES)
 def test_all_servers_become_equal(servers: Servers, batch: int) -> None:
+    play(servers, batch, CALLED)
+
+
+@pytest.mark.parametrize("batch", BATCHES[:2])
+def test_all_servers_become_equal_by_themselves(servers: Servers, batch: int) -> None:
+    play(servers, batch, PUSHED)
+
+
+def play(servers: Servers, batch: int, kind: str) -> None:
+    """Let the users of a batch have their histories, side by side."""
     random, failures = Random(batch), dict[str, str]()
     with ExitStack() as stack, ThreadPoolExecutor(AT_ONCE) as threads:
-        histories = [History(servers, user, stack) for user in users_of(batch)]
+        history_of = History if kind == CALLED else PushedHistory
+        histories = [history_of(servers, user, stack) for user in users_of(batch, kind)]
 
         def each(step: Step) -> None:
-            def take(history: History) -> None:
+            def take(history: History | PushedHistory) -> None:
                 try:
                     step(history)
                 except FAILURES as error:
