@@ -129,6 +129,7 @@ def load_config(path: Path, *, serving: bool = False, text: str | None = None) -
     _check_exposure(source, config)
     _check_clusters(source, config)
     _check_user_server(source, config)
+    _check_dovecots(source, config)
     if serving:
         _check_passwd_file(source, config.users)
         _check_doveadm_password(source, config.doveadm)
@@ -504,6 +505,17 @@ def _check_user_server(source: Source, config: Config) -> None:
     if config.clusters:
         text = "source: with [[cluster]], each user's cluster must be known, and a server does not tell it"
         source.problem(("users", "source"), text)
+
+
+def _check_dovecots(source: Source, config: Config) -> None:
+    """Check that Dovecots can be told apart: a node knows them by their host names and addresses, without ports."""
+    hosts = Counter(dovecot.address.host for dovecot in config.dovecots)
+    for number, dovecot in enumerate(config.dovecots):
+        if hosts[dovecot.address.host] > 1:
+            text = (
+                "there are several Dovecots at this host, which the node cannot tell apart; give each its own address"
+            )
+            source.problem(("dovecot", number, "address"), f"address: {dovecot.address}: {text}")
 
 
 def _check_clusters(source: Source, config: Config) -> None:

@@ -27,6 +27,9 @@ from replicator.runtime.sessions import Sessions
 LOCKED_BY_OTHERS = "zz-"
 """Begin of this side's name: of two sides, the one with the smaller name locks the user, and Dovecot is to do that."""
 
+CONTEXT_S = 60.0
+"""Seconds after which a TLS context is made anew, as the file of the CA may be another one: that takes some 50 ms."""
+
 
 class DovecotSyncs:
     """The syncs of one node with Dovecots."""
@@ -85,7 +88,14 @@ class DovecotSyncs:
         return partial(self._environment.run_in_thread, partial(first_line, file))
 
     def _dovecot(self, config: DovecotConfig) -> Dovecot:
+        made: ssl.SSLContext | None = None
+        made_at = -CONTEXT_S
+
         async def context() -> ssl.SSLContext | None:
-            return await self._environment.run_in_thread(partial(dovecot_context, config))
+            nonlocal made, made_at
+            if trio.current_time() >= made_at + CONTEXT_S:
+                made = await self._environment.run_in_thread(partial(dovecot_context, config))
+                made_at = trio.current_time()
+            return made
 
         return Dovecot(config.address, self._password(config.password_file), context, config.replicator)

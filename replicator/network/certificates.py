@@ -79,7 +79,7 @@ def identity_of(der: bytes) -> Identity | None:
 def dovecot_context(config: DovecotConfig) -> ssl.SSLContext | None:
     """Return the TLS context for a connection to a Dovecot; None: it is not encrypted.
 
-    It is made anew for each: the file of the CA may have been replaced. Waits for the disk. Raises OSError.
+    Waits for the disk. Raises OSError.
     """
     return ssl.create_default_context(cafile=config.ca) if config.tls else None
 

@@ -307,6 +307,19 @@ def test_relative_paths_start_at_the_configuration_file(tmp_path: Path, monkeypa
             'node.id = "a"\n[listen]\npeer = "[::1]:1"\n[[peer]]\nid = "b"\naddress = "[::1]:1"',
             "6: address: [::1]:1 is this node's own address",
         ),
+        (
+            'node.id = "a"\n[[dovecot]]\naddress = "127.0.0.1:1"\npassword_file = "p"\n'
+            '[[dovecot]]\naddress = "127.0.0.1:2"\npassword_file = "p"',
+            "6: address: 127.0.0.1:2: there are several Dovecots at this host",
+        ),
+        (
+            'node.id = "a"\n[[dovecot]]\naddress = "mail.example.org:1"\npassword_file = "p"\ntls = false',
+            "5: tls: mail.example.org:1 is another machine",
+        ),
+        (
+            'node.id = "a"\n[[dovecot]]\naddress = "127.0.0.1:1"\npassword_file = "p"\nca = "ca.pem"',
+            "5: ca: it has no use without TLS",
+        ),
         ("[node\nid = 3", "1: invalid TOML: Expected ']' at the end of a table declaration"),
         ('node.id = "a"\n\nnode.id = "b"', "3: invalid TOML: Cannot overwrite a value; the key is there twice"),
         ("[node]\nid = dc1", '2: invalid TOML: Invalid value; text stands in quotes, such as "dc1"'),

@@ -160,7 +160,7 @@ def configs(draw: st.DrawFn, directory: Path) -> Config:
         oauth=draw(st.none() | oauths(directory)),
         ldap=draw(st.none() | ldaps(directory)),
         dovecot_auth=draw(st.none() | st.builds(DovecotAuthConfig, paths, paths)),
-        dovecots=draw(st.lists(dovecots(directory), max_size=2).map(tuple)),
+        dovecots=draw(st.lists(dovecots(directory), max_size=2, unique_by=lambda one: one.address.host).map(tuple)),
         http=HttpConfig(draw(st.none() | paths), draw(st.sampled_from([None, (), ("s3://b/p", "/srv/inventories")]))),
         proxy=draw(st.sampled_from([ProxyConfig(), PROXIES, ProxyConfig((), PROXIES.trusted)])),
         clusters=draw(st.just(()) | clusters(cluster)),

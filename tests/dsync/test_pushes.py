@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -12,8 +13,9 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from replicator.config import Address, Config, DovecotConfig
-from replicator.dsync.pushes.schedule import GATHER_S, RETRY_FIRST_S, RETRY_MOST_S, Schedule
+from replicator.dsync.pushes.schedule import GATHER_S, RETRY_FIRST_S, RETRY_MOST_S, Look, Schedule
 from replicator.dsync.users import Syncing
+from replicator.errors import UnavailableError
 from replicator.mail.mailstore import NewMessage
 from replicator.runtime.environment import wall_clock_ms
 from tests.dsync.dovecot import MAILDIR, PASSWORD, REPLICATOR, SDBOX, Dovecot, needs_dovecot
@@ -135,12 +137,46 @@ async def test_a_dovecot_that_is_away_is_waited_for(tmp_path: Path) -> None:
                 nursery.cancel_scope.cancel()
 
 
+@needs_dovecot
+@pytest.mark.parametrize("trouble", ["held", "unknown for now"])
+async def test_what_a_round_owes_is_done_later(tmp_path: Path, trouble: str) -> None:
+    """A round that meets a user in another sync, or a directory that is down, leaves what it was to look at."""
+    users, syncing = Names(USER), Syncing()
+    ask, failures = users.ask, [UnavailableError("the directory is down")]
+
+    async def ask_in_vain(name: str) -> str | None:
+        if trouble == "unknown for now" and failures:
+            raise failures.pop()
+        return await ask(name)
+
+    with listening_dovecot() as (server, address):
+        async with one_node(tmp_path) as mail:
+            await mail.folder(USER, "INBOX")
+            async with running(pusher_of(mail, address)):
+                await NodeSide(mail).append(b"Subject: 1\r\n\r\n")
+                await until_equal(server, mail)
+                await trio.sleep(QUIET_S)
+            server.do("flags", "add", "-u", USER, "\\Flagged", "mailbox", "INBOX", "all")
+            users.ask = ask_in_vain  # type: ignore[method-assign]
+            async with trio.open_nursery() as nursery:
+                held = ExitStack()
+                if trouble == "held":
+                    held.enter_context(syncing.held(USER))
+                nursery.start_soon(pusher_of(mail, address, users=users, syncing=syncing).run)
+                await trio.sleep(1.0)
+                held.close()
+                await until_equal(server, mail)
+                nursery.cancel_scope.cancel()
+            assert [flags for _, _, flags in await NodeSide(mail).shown()] == [{"\\Flagged"}]
+
+
 async def join(one: trio.SocketStream, other: trio.SocketStream) -> None:
     """Bring bytes both ways until one side ends."""
 
     async def copy(source: trio.SocketStream, target: trio.SocketStream) -> None:
-        async for data in source:
-            await target.send_all(data)
+        with suppress(trio.BrokenResourceError):
+            async for data in source:
+                await target.send_all(data)
         nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
@@ -199,15 +235,15 @@ def test_changes_gather_and_failures_wait_longer_each_time() -> None:
     schedule.changed("b", 10.1)
     assert schedule.next_at() == 10.0 + GATHER_S
     assert schedule.take(10.4) is None
-    assert [schedule.take(11.0), schedule.take(11.0), schedule.take(11.0)] == ["a", "b", None]
+    assert [schedule.take(11.0) for _ in range(3)] == [("a", Look.CHANGED), ("b", Look.CHANGED), None]
     waits = list[float]()
     for _ in range(12):
-        schedule.failed("a", 0.0)
+        schedule.failed("a", Look.FULL, 0.0)
         schedule.changed("a", 0.0)
         at = schedule.next_at()
         assert at is not None
         waits.append(at)
-        assert schedule.take(at) == "a"
+        assert schedule.take(at) == ("a", Look.FULL), "what is owed stays owed"
     assert waits[:3] == [RETRY_FIRST_S, 2 * RETRY_FIRST_S, 4 * RETRY_FIRST_S]
     assert waits[-1] == RETRY_MOST_S
     schedule.succeeded("a")

@@ -73,8 +73,9 @@ class MasterSession:
 
     def _end(self, finish: Finish) -> None:
         """Take in how the peer has fared."""
-        if finish.full_resync and self.again:
+        if finish.full_resync:
             self._replica.forget(self._name)
+            self.again = True
         if self._failure is not None:
             raise self._failure
         if finish.error is not None or finish.mail_error is not None:
@@ -106,12 +107,18 @@ class MasterSession:
             if known is not None and not await box.can_tell_since(known.last_common_uid, known.last_common_modseq):
                 return False  # branches of the mailbox have joined since the states were told
             own = await _numbers(box, other)
+            if other is not None and (wrong := out_of_range(own, replace(own, uidnext=other.uidnext))) is not None:
+                self._folders.stays_different(mailbox_id.hex(), wrong)
+                return True
             await self._peer.send(own)
             theirs = await self._peer.one(Mailbox)
             if theirs.mailbox_id != mailbox_id:
                 raise DsyncError("the peer answered with the numbers of another mailbox")
-            if theirs.lost or theirs.ignored:
-                return theirs.ignored
+            if theirs.ignored:
+                self._folders.stays_different(mailbox_id.hex(), "the peer passes it over")
+                return True
+            if theirs.lost:
+                return False
             if not (theirs.have_guids and theirs.have_save_guids):
                 raise DsyncError("the peer's storage keeps no GUIDs of mails, so none can be told from another")
             if (wrong := out_of_range(own, theirs)) is not None:

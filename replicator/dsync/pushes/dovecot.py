@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import trio
 
@@ -20,6 +21,9 @@ COMMAND_S = 60.0
 """Seconds for its answers before a sync begins. It waits for the lock of another sync of the user."""
 
 LINE_BYTES_MAX = 4096
+
+T = TypeVar("T")
+
 HELLO = b"VERSION\tdoveadm-server\t1\t0\n"
 """The minor version 0: what follows is not wrapped in channels."""
 
@@ -31,11 +35,11 @@ class DovecotUnreachableError(Exception):
 
 
 class DovecotRefusalError(Exception):
-    """A sync of one user that a Dovecot refuses. `is_unknown`: it does not know the user."""
+    """A sync of one user that a Dovecot refuses, or does not begin. `is_unknown`: it does not know the user."""
 
-    def __init__(self, code: str) -> None:
-        self.is_unknown = code == "NOUSER"
-        super().__init__("it does not know the user" if self.is_unknown else f"it says {code}")
+    def __init__(self, why: str, *, is_unknown: bool = False) -> None:
+        self.is_unknown = is_unknown
+        super().__init__(why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +60,23 @@ class Dovecot:
 
         Raises DovecotUnreachableError, DovecotRefusalError.
         """
-        stream = await self._connect()
+        context = await _read("ca", self.context)
+        password = await _read("password_file", self.password)
+        if not password:
+            raise DovecotUnreachableError("the first line of its `password_file` is empty: write the password there")
+        stream = await self._connect(context)
         try:
+            lines = _Lines(stream)
             with _failing("it does not answer"), trio.fail_after(COMMAND_S):
-                rest = await _asked(stream, await self._password(), self._command(user))
-            yield Peer(stream, rest), client_address(stream)
+                await _log_in(stream, lines, password)
+            await _ask(stream, lines, self._command(user))
+            yield Peer(stream, lines.rest), client_address(stream)
         finally:
             with trio.move_on_after(CLOSE_S, shield=True):
                 await stream.aclose()
 
-    async def _connect(self) -> trio.abc.Stream:
+    async def _connect(self, context: ssl.SSLContext | None) -> trio.abc.Stream:
         with _failing("it cannot be reached"), trio.fail_after(CONNECT_S):
-            context = await self.context()
             stream = await trio.open_tcp_stream(self.address.host, self.address.port)
             if context is None:
                 return stream
@@ -84,11 +93,13 @@ class Dovecot:
         words = ["", name, "dsync-server", f"-u{name}", *(["-U"] if self.tells_replicator else [])]
         return f"{TAB.join(words)}\n".encode()
 
-    async def _password(self) -> bytes:
-        password = await self.password()
-        if not password:
-            raise DovecotUnreachableError("the first line of its `password_file` is empty: write the password there")
-        return password
+
+async def _read(key: str, read: Callable[[], Awaitable[T]]) -> T:
+    """Return what a file of the configuration says. Raises DovecotUnreachableError."""
+    try:
+        return await read()
+    except OSError as error:
+        raise DovecotUnreachableError(f"`{key}` in [[dovecot]] cannot be used: {error}") from error
 
 
 @contextmanager
@@ -104,19 +115,29 @@ def _failing(what: str) -> Iterator[None]:
         raise DovecotUnreachableError(f"{what}: {error.strerror or error}") from error
 
 
-async def _asked(stream: trio.abc.Stream, password: bytes, command: bytes) -> bytes:
-    """Log in, and have a sync begun by this command. Return what has come of it already."""
-    lines = _Lines(stream)
+async def _log_in(stream: trio.abc.Stream, lines: _Lines, password: bytes) -> None:
+    """Tell the password, if it is asked for."""
     await stream.send_all(HELLO)
     if await lines.answer() == "-":
         await stream.send_all(b"PLAIN\t" + base64.b64encode(b"\0doveadm\0" + password) + b"\n")
         if await lines.answer() != "+":
             raise DovecotUnreachableError("it does not take the password of `password_file`")
-    await stream.send_all(command)
-    answer = await lines.answer()
+
+
+async def _ask(stream: trio.abc.Stream, lines: _Lines, command: bytes) -> None:
+    """Have a sync begun by this command. What fails here may be about this user alone. Raises DovecotRefusalError."""
+    try:
+        with trio.fail_after(COMMAND_S):
+            await stream.send_all(command)
+            answer = await lines.answer()
+    except (trio.TooSlowError, trio.BrokenResourceError, DovecotUnreachableError) as error:
+        raise DovecotRefusalError("it does not begin the sync") from error
     if answer != "+":
-        raise DovecotRefusalError(answer.removeprefix("-"))
-    return lines.rest
+        code = answer.removeprefix("-")
+        is_unknown = code == "NOUSER"
+        raise DovecotRefusalError(
+            "it does not know the user" if is_unknown else f"it says {code}", is_unknown=is_unknown
+        )
 
 
 class _Lines:

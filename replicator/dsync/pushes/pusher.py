@@ -19,7 +19,7 @@ from replicator.config import DovecotConfig
 from replicator.dsync.conversation.master_session import MasterSession
 from replicator.dsync.errors import DsyncError, PeerGoneError
 from replicator.dsync.pushes.dovecot import Dovecot, DovecotRefusalError, DovecotUnreachableError
-from replicator.dsync.pushes.schedule import Schedule
+from replicator.dsync.pushes.schedule import GATHER_S, Look, Schedule
 from replicator.dsync.replica import OpenReplica
 from replicator.dsync.rules.selection import fits
 from replicator.dsync.users import Syncing, Users
@@ -29,7 +29,6 @@ from replicator.mail.last_changes import TreeChanges
 from replicator.mail.mailstore import CoreMailStore
 from replicator.runtime.logs.fields import LogFields
 from replicator.runtime.metrics import DovecotMetrics
-from replicator.runtime.signals import Signal
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +37,13 @@ AT_ONCE = 4
 
 PAGE = 1000
 """Users whose names are read at once."""
+
+DUE_MOST = 100
+"""Users who are due, up to which a round over all users adds more: those with changes are not to wait for long."""
+
+REPEATS_MOST = 3
+SYNC_S = 7200.0
+"""Seconds for one sync: for millions of mails."""
 
 MARKS_MAX = 100_000
 """Users of whom it is remembered that nothing has changed since: 20 MB."""
@@ -67,9 +73,8 @@ class Pusher:
         self._dovecot = dovecot
         self._services = services
         self._schedule = Schedule()
-        self._grown = Signal()
         self._marks: OrderedDict[str, bytes] = OrderedDict()
-        self._suspects: set[str] = set()  # users of whom all mails are to be compared, as a sync has ended half-way
+        self._repeats: dict[str, int] = {}  # how often in a row a sync of a user was to be repeated
         self._gate = _Gate(str(config.address))
         services.metrics.follow(str(config.address), lambda: len(self._schedule), lambda: self._gate.why is None)
 
@@ -84,7 +89,7 @@ class Pusher:
             nursery.start_soon(self._follow, changed)
             nursery.start_soon(self._go_round)
             for _ in range(AT_ONCE):
-                nursery.start_soon(self._push)
+                nursery.start_soon(self._sync_due)
 
     def _is_ours(self, user: str) -> bool:
         return any(fits(user, pattern) for pattern in self._config.users)
@@ -94,91 +99,100 @@ class Pusher:
             for user in await changed.take():
                 if self._is_ours(user):
                     self._schedule.changed(user, trio.current_time())
-            self._grown.notify()
-
-    async def _push(self) -> None:
-        """Sync one user after another whose mail has changed."""
-        while True:
-            await self._gate.passed()
-            user = self._schedule.take(trio.current_time())
-            if user is not None:
-                await self._sync(user, everywhere=False, full=False)
-                continue
-            at = self._schedule.next_at()
-            with trio.move_on_at(math.inf if at is None else at):
-                await self._grown.wait()
 
     async def _go_round(self) -> None:
-        """Sync all users, again and again."""
+        """Let all users be due, again and again."""
         full_at = trio.current_time() + self._config.full_sync_every_s
         while True:
             began = trio.current_time()
-            full = began >= full_at
-            if full:
+            look = Look.FULL if began >= full_at else Look.EVERYWHERE
+            if look is Look.FULL:
                 full_at = began + self._config.full_sync_every_s
             try:
-                await self._sync_all(full=full)
+                await self._owe_all(look)
             except MailError as error:
                 log.warning("the users to be synced with the Dovecot at %s: %s", self._config.address, error)
             await trio.sleep_until(began + self._config.sync_every_s)
 
-    async def _sync_all(self, *, full: bool) -> None:
+    async def _owe_all(self, look: Look) -> None:
         last = ""
         while users := await self._services.mail.users_after(last, PAGE):
-            for user in users:
-                if self._is_ours(user):
-                    await self._gate.passed()
-                    await self._sync(user, everywhere=True, full=full)
+            for user in filter(self._is_ours, users):
+                while len(self._schedule) >= DUE_MOST:
+                    await self._schedule.shrunk.wait()
+                self._schedule.owe(user, look, trio.current_time())
             last = users[-1]
 
-    async def _sync(self, user: str, *, everywhere: bool, full: bool) -> None:
-        """Sync a user, and note when the next sync is due."""
+    async def _sync_due(self) -> None:
+        """Sync one user after another who is due."""
+        while True:
+            await self._gate.passed()
+            taken = self._schedule.take(trio.current_time())
+            if taken is not None:
+                await self._sync(*taken)
+                continue
+            at = self._schedule.next_at()
+            with trio.move_on_at(math.inf if at is None else at):
+                await self._schedule.grown.wait()
+
+    async def _sync(self, user: str, look: Look) -> None:
+        """Sync a user, and note what is owed then."""
         with self._services.syncing.held(user) as is_free:
             if not is_free:
-                self._schedule.changed(user, trio.current_time())
+                self._schedule.owe(user, look, trio.current_time() + GATHER_S)
                 return
             try:
-                await self._try(user, everywhere=everywhere, full=full or user in self._suspects)
+                with trio.fail_after(SYNC_S):
+                    await self._try(user, look)
             except DovecotUnreachableError as error:
                 self._gate.close(str(error))
-                self._schedule.changed(user, trio.current_time())
-            except (DovecotRefusalError, PeerGoneError, DsyncError, MailError) as error:
-                self._failed(user, error)
-            else:
-                self._schedule.succeeded(user)
+                self._schedule.owe(user, look, trio.current_time())
+            except (DovecotRefusalError, MailError) as error:
+                self._failed(user, look, error)
+            except (PeerGoneError, DsyncError, trio.TooSlowError) as error:
+                self._failed(user, Look.FULL, error)  # what was remembered may be wrong
 
-    def _failed(self, user: str, error: DovecotRefusalError | PeerGoneError | DsyncError | MailError) -> None:
+    def _failed(self, user: str, look: Look, error: Exception) -> None:
         if isinstance(error, DovecotRefusalError) and error.is_unknown:
             self._schedule.succeeded(user)
             self._tell("unknown", user, str(error))
             return
-        if isinstance(error, PeerGoneError | DsyncError):
-            self._suspects.add(user)
-        self._schedule.failed(user, trio.current_time())
-        self._tell("failed", user, str(error))
+        self._schedule.failed(user, look, trio.current_time())
+        self._tell("failed", user, str(error) or "it takes too long")
 
-    async def _try(self, user: str, *, everywhere: bool, full: bool) -> None:
+    async def _try(self, user: str, look: Look) -> None:
         """Sync a user whose mail is not as it was after the last sync, or without a look at that."""
         services = self._services
         if await services.users.ask(user) != user:
+            self._schedule.succeeded(user)
             return  # a former user, whose mail is kept for a while
         mark = _mark(await services.mail.tree_changes(user))
-        if not everywhere and not full and self._marks.get(user) == mark:
+        if look is Look.CHANGED and self._marks.get(user) == mark:
+            self._schedule.succeeded(user)
             return
         async with self._dovecot.begin_sync(user) as (peer, address), services.replica_of(user) as replica:
             self._gate.open()
             session = MasterSession(peer, replica, services.hostname, address)
-            await session.run(everywhere=everywhere, full=full)
-        self._suspects.discard(user)
+            await session.run(everywhere=look >= Look.EVERYWHERE, full=look is Look.FULL)
         if session.again:
-            self._schedule.changed(user, trio.current_time())
-            self._grown.notify()
-        else:
-            self._remember(user, mark)
+            self._repeat(user)
+            return
+        self._schedule.succeeded(user)
+        self._repeats.pop(user, None)
+        self._remember(user, mark)
         if session.different:
             self._tell("different", user, f"{session.different} folders stay different")
         else:
             self._tell("done", user, None)
+
+    def _repeat(self, user: str) -> None:
+        """Let a user be synced again, as there was something in the way; later each time if that goes on."""
+        repeats = self._repeats[user] = self._repeats.get(user, 0) + 1
+        if repeats <= REPEATS_MOST:
+            self._schedule.owe(user, Look.EVERYWHERE, trio.current_time() + GATHER_S)
+        else:
+            self._schedule.failed(user, Look.FULL, trio.current_time())
+            self._tell("failed", user, f"{repeats} syncs in a row were to be repeated")
 
     def _remember(self, user: str, mark: bytes) -> None:
         self._marks[user] = mark
