@@ -83,6 +83,9 @@ def has_cores(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _process: set(range(cores)))
 
 
+DOVECOT = '[[dovecot]]\naddress = "127.0.0.1:{port}"\npassword_file = "p"\n'
+
+
 def load(directory: Path, text: str) -> Config:
     file = directory / "node.toml"
     file.write_text(text, encoding="utf-8")
@@ -308,8 +311,7 @@ def test_relative_paths_start_at_the_configuration_file(tmp_path: Path, monkeypa
             "6: address: [::1]:1 is this node's own address",
         ),
         (
-            'node.id = "a"\n[[dovecot]]\naddress = "127.0.0.1:1"\npassword_file = "p"\n'
-            '[[dovecot]]\naddress = "127.0.0.1:2"\npassword_file = "p"',
+            'node.id = "a"\n' + "".join(DOVECOT.format(port=port) for port in (1, 2)),
             "6: address: 127.0.0.1:2: there are several Dovecots at this host",
         ),
         (
