@@ -87,7 +87,7 @@ def test_log_that_begins_later_tells_no_falsehood(seed: int, length: int) -> Non
     """Of what has left the log, as much is told as the rows that the nodes have in the end say, and nothing else."""
     world = world_of(seed, length)
     whole = lives(world.entries, world.guids)
-    left = world.rng.randrange(len(world.entries))
+    left = world.rng.randrange(len(world.entries) or 1)
     gone, entries = world.entries[:left], world.entries[left:]
     below = {dot for entry in entries for dot in entry.predecessors} - {entry.dot for entry in entries}
     rows = {row.guid: row for row in world.nodes[0].state.rows.values()}
