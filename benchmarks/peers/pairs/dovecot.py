@@ -13,7 +13,7 @@ from typing import Self
 
 import psutil
 
-from benchmarks.clients.wire import MeasurementError
+from benchmarks.clients.wire import Address, MeasurementError
 from benchmarks.clusters.cluster import PASSWORD
 from benchmarks.clusters.proxy import HOST
 from benchmarks.peers.pairs.pair import Doors, Pair
@@ -174,6 +174,15 @@ class DovecotPair(Pair):
     @property
     def far(self) -> Doors:
         return self._servers[1].doors
+
+    @property
+    def near_doveadm(self) -> Address:
+        """The listener by which the far server syncs with the near one."""
+        return Address(HOST, self._servers[0].ports["doveadm"])
+
+    @property
+    def near_configuration(self) -> Path:
+        return self._servers[0].configuration
 
     def start_far(self) -> None:
         self._start(1)
