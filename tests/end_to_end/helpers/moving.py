@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -177,6 +177,7 @@ class Clients(Worker):
     def __init__(self, users: Sequence[str], port: int, expected: Expected, mbsyncs: Sequence[Mbsync]) -> None:
         super().__init__("clients")
         self.mbsyncs = mbsyncs
+        self.folder = "Work"
         self._users, self._address, self._expected = users, Address(HOST, port), expected
         self._appended = 0
 
@@ -208,7 +209,7 @@ class Clients(Worker):
                     imap.uid("STORE", str(mail.uid), f"{sign}FLAGS", self._random.choice(["\\Flagged", "\\Seen", "kw"]))
                 )
             elif kind == "move":
-                self._move(imap, user, mail, "Work" in folders)
+                self._move(imap, mail, folders)
             else:
                 self._expunge(imap, user, mail)
 
@@ -220,10 +221,10 @@ class Clients(Worker):
         self._expected.came(user, token)
         self._expected.unsure.remove(token)
 
-    def _move(self, imap: imaplib.IMAP4, user: str, mail: Seen, has_folder: bool) -> None:
-        if not has_folder:
-            _ok(imap.create("Work"))
-        _ok(imap.uid("MOVE", str(mail.uid), "Work"))
+    def _move(self, imap: imaplib.IMAP4, mail: Seen, folders: Collection[str]) -> None:
+        if self.folder not in folders:
+            _ok(imap.create(self.folder))
+        _ok(imap.uid("MOVE", str(mail.uid), self.folder))
 
     def _expunge(self, imap: imaplib.IMAP4, user: str, mail: Seen) -> None:
         self._expected.unsure.add(mail.token)

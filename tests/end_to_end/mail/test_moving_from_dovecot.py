@@ -30,6 +30,7 @@ from tests.end_to_end.helpers.moving import MBSYNC, Clients, Expected, Folder, M
 PAGE = Path(__file__).parents[3] / "docs" / "moving-from-dovecot.md"
 USERS = [f"user{number:02}" for number in range(100)]
 MAILS_BEFORE = 4
+BEGUN_S = 1_600_000_000
 WITH_MBSYNC, LATE_AT_DOVECOT = USERS[:3], USERS[3:23]
 PATIENCE_S = 60.0
 SYNCS_MAX = 10  # of one user whose mail changes meanwhile, until one ends with 0
@@ -123,14 +124,14 @@ class Site:
     def judge(self) -> None:
         """Compare all four servers, mail by mail, while nobody changes anything."""
         doors = {
-            "imap1": self.pair.near,
-            "imap2": self.pair.far,
-            "dc1": Doors(self.cluster.node("dc1").address("lmtp"), self.cluster.node("dc1").address("imap")),
-            "dc2": self.at_cluster,
+            "imap1": self.pair.near.imap,
+            "imap2": self.pair.far.imap,
+            "dc1": self.cluster.node("dc1").address("imap"),
+            "dc2": self.cluster.node("dc2").address("imap"),
         }
         with ThreadPoolExecutor(4) as pool:
             for user in USERS:
-                seen = dict(zip(doors, pool.map(lambda door: everything(door.imap, user), doors.values()), strict=True))
+                seen = dict(zip(doors, pool.map(everything, doors.values(), [user] * 4), strict=True))
                 _check_same(user, seen)
                 self.expected.check(user, seen["dc1"])
 
@@ -151,9 +152,9 @@ def site(directory: Path) -> Iterator[Site]:
     script = re.search(r"\n    # sync-all.sh.*?(?=\n    ```)", PAGE.read_text("utf-8"), re.DOTALL)
     assert script is not None
     (directory / "sync-all.sh").write_text(script[0].replace("\n    ", "\n"), "utf-8")
-    pair = DovecotPair(directory / "pair", USERS)
+    pair = DovecotPair(directory / "pair", USERS, begun_s=BEGUN_S)
     doveadm = directory / "doveadm"
-    doveadm.write_text(f'#!/bin/sh\nexec /usr/bin/doveadm -c {pair.near_configuration} "$@"\n', "utf-8")
+    doveadm.write_text(f'#!/bin/sh\nexec /usr/bin/doveadm -c {pair.directory}/near/dovecot.conf "$@"\n', "utf-8")
     doveadm.chmod(0o755)
     nodes = directory / "nodes"
     nodes.mkdir()
@@ -194,6 +195,7 @@ def test_users_move_to_the_cluster_and_back_while_they_work(directory: Path) -> 
         at.wait_equal()
         at.judge()
         at.open_at(at.at_cluster)
+        at.clients.folder = "New"
         at.work(60)
 
         at.keep_dovecot_up_to_date()
@@ -206,4 +208,9 @@ def test_users_move_to_the_cluster_and_back_while_they_work(directory: Path) -> 
         at.sync_all("-d")
         at.judge()
         at.open_at(at.pair.near)
-        at.work(60)
+        at.work(30)
+
+        at.hold()
+        at.sync_all(at.node)
+        at.sync_all("-d")
+        at.judge()
