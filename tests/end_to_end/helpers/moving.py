@@ -18,7 +18,7 @@ from benchmarks.clients.wire import Address, connect_lmtp, deliver
 from benchmarks.clusters.cluster import PASSWORD
 from benchmarks.clusters.proxy import HOST
 from tests.dovecot_accounts import client, listed, quoted
-from tests.end_to_end.helpers.ledger import Seen, fetch, number_of
+from tests.end_to_end.helpers.ledger import PATIENCE_S, Seen, fetch, number_of
 from tests.end_to_end.helpers.load import LostError
 
 MBSYNC = shutil.which("mbsync")
@@ -28,8 +28,8 @@ _TOKEN = re.compile(rb"^Message-ID: <([^@>]+)@", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Folder:
-    uidvalidity: int
-    uidnext: int
+    numbers: tuple[int, int]
+    """UIDVALIDITY and UIDNEXT."""
     mails: tuple[Seen, ...]
 
 
@@ -37,7 +37,7 @@ def look(imap: imaplib.IMAP4, name: str) -> Folder:
     """Return what a client sees of a folder, which it selects."""
     assert imap.select(quoted(name))[0] == "OK", name
     mails = tuple(Seen(mail.uid, mail.token, mail.flags - {"\\Recent"}, b"") for mail in fetch(imap))
-    return Folder(number_of(imap, "UIDVALIDITY"), number_of(imap, "UIDNEXT"), mails)
+    return Folder((number_of(imap, "UIDVALIDITY"), number_of(imap, "UIDNEXT")), mails)
 
 
 def everything(address: Address, user: str) -> dict[str, Folder]:
@@ -72,7 +72,7 @@ class Expected:
         """Compare UIDs with those that clients have seen before."""
         with self.lock:
             for mail in folder.mails:
-                now = (folder.uidvalidity, mail.uid)
+                now = (folder.numbers[0], mail.uid)
                 before = self.uids.setdefault((user, name, mail.token), now)
                 assert before == now, f"{mail.token} of {user} in {name} was {before}, is {now}"
 
@@ -184,9 +184,12 @@ class Clients(Worker):
     def _step(self) -> None:
         user = self._random.choice(self._users)
         try:
-            imap = client(self._address, user)
-            self._change(imap, user)
-            imap.logout()
+            imap = imaplib.IMAP4(*self._address, timeout=PATIENCE_S)
+            try:
+                imap.login(user, PASSWORD)
+                self._change(imap, user)
+            finally:
+                imap.shutdown()
         except LostError:  # the proxy is held
             return
         self.done += 1
