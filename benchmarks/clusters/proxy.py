@@ -128,6 +128,14 @@ class Proxy:
         """End `hold` and `cut`. Delay and throttle stay."""
         trio.from_thread.run_sync(self._mend, trio_token=self._token)
 
+    def lead_to(self, target: Address) -> None:
+        """Lead new connections to another target. Open ones go on, until `cut`."""
+
+        def change() -> None:
+            self._target = target
+
+        trio.from_thread.run_sync(change, trio_token=self._token)
+
     def carry_through(self, through: Callable[[], Through], directions: Iterable[Direction] = BOTH) -> None:
         """Pass the data of new connections through a filter that `through` makes for each direction of each."""
 

@@ -13,7 +13,7 @@ from typing import Self
 
 import psutil
 
-from benchmarks.clients.wire import MeasurementError
+from benchmarks.clients.wire import Address, MeasurementError
 from benchmarks.clusters.cluster import PASSWORD
 from benchmarks.clusters.proxy import HOST
 from benchmarks.peers.pairs.pair import Doors, Pair
@@ -35,10 +35,14 @@ class _Server(PrivateServer):
         self.log = directory / "dovecot.log"
         super().__init__(directory, "doveadm", [str(PROGRAM), "-F", "-c", str(self.configuration)])
 
-    def start(self, peer_port: int) -> None:
+    def start(self, peer_port: int, begun_s: int | None) -> None:
         owner = mail_owner()
         home = self.directory / "mail"
         home.mkdir(parents=True)
+        for user in self._users if begun_s is not None else ():
+            (home / user / "mail").mkdir(parents=True)
+            (home / user / "mail" / "dovecot-uidvalidity").write_text(f"{begun_s:08x}")
+            (home / user / "mail" / f"dovecot-uidvalidity.{begun_s:08x}").touch()
         users = "".join(
             f"{user}:{{PLAIN}}{PASSWORD}:{owner.pw_uid}:{owner.pw_gid}::{home / user}::\n" for user in self._users
         )
@@ -142,8 +146,12 @@ service aggregator {{
 class DovecotPair(Pair):
     name = "Dovecot"
 
-    def __init__(self, directory: Path, users: Sequence[str], *, late: bool = False) -> None:
+    def __init__(
+        self, directory: Path, users: Sequence[str], *, late: bool = False, begun_s: int | None = None
+    ) -> None:
+        """See `Pair`. UIDVALIDITYs count up from `begun_s`, a time; by default they are the time."""
         super().__init__(directory, users, late=late)
+        self._begun_s = begun_s
         self._servers = [_Server(directory / side, users) for side in ("near", "far")]
 
     @classmethod
@@ -175,6 +183,11 @@ class DovecotPair(Pair):
     def far(self) -> Doors:
         return self._servers[1].doors
 
+    @property
+    def near_doveadm(self) -> Address:
+        """The listener by which the far server syncs with the near one."""
+        return Address(HOST, self._servers[0].ports["doveadm"])
+
     def start_far(self) -> None:
         self._start(1)
         self._servers[0].replicate_all()
@@ -195,4 +208,4 @@ class DovecotPair(Pair):
         return "\n".join(f"{server.directory.name}: {tail(server.log)}" for server in self._servers)
 
     def _start(self, number: int) -> None:
-        self._servers[number].start(self._servers[1 - number].ports["doveadm"])
+        self._servers[number].start(self._servers[1 - number].ports["doveadm"], self._begun_s)
