@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -19,7 +19,7 @@ from replicator.dsync.users import Syncing, Users
 from replicator.runtime.environment import wall_clock_ms
 from replicator.runtime.metrics import DovecotMetrics
 from tests.dsync.dovecot import SDBOX, Dovecot, dovecot
-from tests.dsync.sides import USER, password
+from tests.dsync.sides import USER, DovecotSide, NodeSide, password
 from tests.end_to_end.helpers.in_process import free_ports
 from tests.one_node import HookedMail, Names
 
@@ -77,3 +77,28 @@ async def running(pusher: Pusher) -> AsyncIterator[None]:
         nursery.start_soon(pusher.run)
         yield
         nursery.cancel_scope.cancel()
+
+
+WITHIN_S = 30.0
+QUIET_S = 3.0
+
+
+async def until(is_true: Callable[[], Awaitable[bool]]) -> None:
+    with trio.fail_after(WITHIN_S):
+        while not await is_true():  # looks at a Dovecot, which takes a while
+            pass
+
+
+async def until_equal(server: Dovecot, mail: HookedMail) -> None:
+    sides = DovecotSide(server), NodeSide(mail)
+
+    async def are_equal() -> bool:
+        there, here = [await side.shown() for side in sides]
+        return there == here
+
+    await until(are_equal)
+
+
+def syncs(registry: CollectorRegistry, address: Address, result: str = "done") -> float:
+    labels = {"dovecot": str(address), "result": result}
+    return registry.get_sample_value("replicator_dovecot_syncs_total", labels) or 0

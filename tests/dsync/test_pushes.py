@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import pytest
 import trio
@@ -17,39 +15,13 @@ from replicator.dsync.pushes.schedule import GATHER_S, RETRY_FIRST_S, RETRY_MOST
 from replicator.dsync.users import Syncing
 from replicator.errors import UnavailableError
 from replicator.mail.mailstore import NewMessage
-from replicator.runtime.environment import wall_clock_ms
-from tests.dsync.dovecot import MAILDIR, PASSWORD, REPLICATOR, SDBOX, Dovecot, needs_dovecot
-from tests.dsync.pushed import config_of, listening_dovecot, pusher_of, running
-from tests.dsync.sides import USER, DovecotSide, History, NodeSide, door, node_replicas
-from tests.effort import examples
+from tests.dsync.dovecot import PASSWORD, Dovecot, needs_dovecot
+from tests.dsync.pushed import QUIET_S, config_of, listening_dovecot, pusher_of, running, syncs, until, until_equal
+from tests.dsync.sides import USER, NodeSide
 from tests.end_to_end.helpers.in_process import free_ports
 from tests.end_to_end.helpers.in_process import running as running_nodes
 from tests.end_to_end.helpers.two_nodes import client_of, configs
-from tests.one_node import HookedMail, Names, one_node
-
-WITHIN_S = 30.0
-QUIET_S = 3.0
-
-
-async def until(is_true: Callable[[], Awaitable[bool]]) -> None:
-    with trio.fail_after(WITHIN_S):
-        while not await is_true():  # looks at a Dovecot, which takes a while
-            pass
-
-
-async def until_equal(server: Dovecot, mail: HookedMail) -> None:
-    sides = DovecotSide(server), NodeSide(mail)
-
-    async def are_equal() -> bool:
-        there, here = [await side.shown() for side in sides]
-        return there == here
-
-    await until(are_equal)
-
-
-def syncs(registry: CollectorRegistry, address: Address, result: str = "done") -> float:
-    labels = {"dovecot": str(address), "result": result}
-    return registry.get_sample_value("replicator_dovecot_syncs_total", labels) or 0
+from tests.one_node import Names, one_node
 
 
 @needs_dovecot
@@ -74,27 +46,6 @@ async def test_changes_are_pushed_and_their_echo_ends(tmp_path: Path) -> None:
             await trio.sleep(QUIET_S)
             assert syncs(registry, address) == before, "an echo of changes by syncs goes on"
             assert {*server.folders(USER)} == {"Work"}
-
-
-@needs_dovecot
-@pytest.mark.parametrize("location", [SDBOX, pytest.param(MAILDIR, marks=pytest.mark.long)])
-async def test_pushes_and_dovecots_replicator_together(tmp_path: Path, location: str) -> None:
-    random, registry, syncing = Random(location), CollectorRegistry(), Syncing()
-    async with one_node(tmp_path) as mail, door(node_replicas(mail, wall_clock_ms), syncing=syncing) as here:
-        with listening_dovecot(location, REPLICATOR.format(address=here)) as (server, address):
-            config = replace(config_of(address), replicator=True)
-            histories = [History(side, random) for side in (DovecotSide(server), NodeSide(mail))]
-            async with running(pusher_of(mail, address, config=config, registry=registry, syncing=syncing)):
-                for _ in range(examples(5, 20)):
-                    async with trio.open_nursery() as nursery:
-                        for history in histories:
-                            nursery.start_soon(history.go_on)
-                    await until_equal(server, mail)
-                await trio.sleep(QUIET_S)
-                before = syncs(registry, address)
-                await trio.sleep(QUIET_S)
-                assert syncs(registry, address) == before, "both sides call each other again and again"
-                await until_equal(server, mail)
 
 
 @needs_dovecot
