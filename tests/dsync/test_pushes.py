@@ -15,7 +15,8 @@ from replicator.dsync.pushes.schedule import GATHER_S, RETRY_FIRST_S, RETRY_MOST
 from replicator.dsync.users import Syncing
 from replicator.errors import UnavailableError
 from replicator.mail.mailstore import NewMessage
-from tests.dsync.dovecot import PASSWORD, Dovecot, needs_dovecot
+from tests.dsync.beside_replicator import play
+from tests.dsync.dovecot import PASSWORD, SDBOX, Dovecot, needs_dovecot
 from tests.dsync.pushed import QUIET_S, config_of, listening_dovecot, pusher_of, running, syncs, until, until_equal
 from tests.dsync.sides import USER, NodeSide
 from tests.end_to_end.helpers.in_process import free_ports
@@ -46,6 +47,11 @@ async def test_changes_are_pushed_and_their_echo_ends(tmp_path: Path) -> None:
             await trio.sleep(QUIET_S)
             assert syncs(registry, address) == before, "an echo of changes by syncs goes on"
             assert {*server.folders(USER)} == {"Work"}
+
+
+@needs_dovecot
+async def test_pushes_and_dovecots_replicator_together(tmp_path: Path) -> None:
+    await play(tmp_path, SDBOX)
 
 
 @needs_dovecot
