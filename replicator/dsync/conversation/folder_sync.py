@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import replace
 
 from replicator.dsync.conversation.direction import Direction
@@ -84,14 +85,18 @@ class FolderSync:
             log.warning("a folder stays different: %s: %s", folder[:TOLD_CHARACTERS_MAX], why[:TOLD_CHARACTERS_MAX])
 
     async def _take_uidvalidities(self, own: Tree, theirs: Tree, name: str) -> None:
-        """Take over the peer's UIDVALIDITYs for mailboxes that have had no mail here: clients there know them."""
+        """Take over the peer's UIDVALIDITYs for mailboxes that have had no mail here: clients there know them.
+
+        Where that fails, the numbers of the mailbox settle later which of the two both sides have.
+        """
         known = theirs.boxes()
         for mailbox_id, node in own.boxes().items():
             other = known.get(mailbox_id) or theirs.nodes.get(node.name)
             if node.uidnext == 1 and other is not None and other.uidvalidity not in {0, node.uidvalidity}:
-                async with self._replica.mailbox(mailbox_id, name) as box:
-                    if box is not None:
-                        await box.take_uidvalidity(other.uidvalidity)
+                with suppress(MailError):
+                    async with self._replica.mailbox(mailbox_id, name) as box:
+                        if box is not None:
+                            await box.take_uidvalidity(other.uidvalidity)
 
     async def _tree(self, theirs: Tree) -> Tree:
         tree = await self._replica.tree()
