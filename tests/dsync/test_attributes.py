@@ -1,4 +1,4 @@
-"""Which annotations count: the same on both sides; and under which keys they are told."""
+"""Annotations that count, the same on both sides, and the keys under which they are told."""
 
 from __future__ import annotations
 

@@ -293,7 +293,7 @@ async def test_a_mail_that_was_moved_away_and_back_keeps_the_other_sides_flags(
 
 @pytest.mark.parametrize("kind", ["s", "c"])
 async def test_what_dovecot_knows_of_a_folder_says_nothing_of_another_one_with_its_guid(two: Two, kind: str) -> None:
-    """Where branches join, a GUID may come to stand for a folder of the other branch."""
+    """A GUID may come to stand for a folder of another branch, where branches join."""
     two.server.do("mailbox", "create", "-u", USER, "Work")
     two.server.save(USER, b"Subject: seen\r\n\r\n", "Work")
     await two.master.sync(kind)

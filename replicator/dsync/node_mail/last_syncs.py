@@ -1,4 +1,4 @@
-"""What a node remembers of the last sync of each mailbox of a user with each Dovecot, in a file of that user's.
+"""A node's memory of the last sync of each mailbox of a user with each Dovecot, in a file of that user's.
 
 Changes before that sync are known to the Dovecot, and those by it are the Dovecot's own. Where nothing is remembered, a
 sync compares all mails, and takes changes of flags from MODSEQs alone. So a file that is damaged or lost costs work.
@@ -42,9 +42,9 @@ class LastSync:
 
     `folder`: the id of the node's folder; where branches join, another one may get the GUID by which the peer knows it.
     `head`, `annotated`: the newest entry of the mailbox, and the last change of its annotations, then; while they still
-    are, nothing has changed here. `common_uid` and
-    `common_modseq`: up to where both sides were equal in the end; 0: not known, so the next sync compares all. It does
-    so, too, if there were `copies` (`rules.copies`): what is told of changes since a state does not tell their sources.
+    are, nothing has changed here. `common_uid`, `common_modseq`: up to where both sides were equal in the end. With 0
+    that is not known, so the next sync compares all; and so it does if there were `copies` (`rules.copies`), since what
+    is told of changes since a state does not tell their sources.
     `own_flags`, `own_annotations` (see `annotated`): changes by the sync itself. `expunged`: UIDs that were known to be
     expunged as it began; a peer that remembers this sync has been told of them, unless `common_modseq` is 0.
     `uids`: those that the peer has been told, up to the common one.

@@ -20,7 +20,7 @@ RETRY_MOST_S = 300.0
 
 
 class Look(IntEnum):
-    """How much a sync looks at; each includes those before it."""
+    """Extents of what a sync looks at; each includes those before it."""
 
     CHANGED = 1  # mailboxes in which something has changed here
     EVERYWHERE = 2  # all mailboxes

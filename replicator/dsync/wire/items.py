@@ -26,8 +26,8 @@ STATEFUL, CHANGED, FULL = "s", "c", "f"
 
 HASHED_HEADERS = ("Date", "Message-ID")
 REPLACEMENT = "_"
-"""What a master has to say although it needs none of it here: which headers stand for a mail without a GUID, and what
-replaces characters that a folder's name cannot have."""
+"""Values that a master has to tell, needed or not: headers that stand for a mail without a GUID, and what replaces
+characters that a folder's name cannot have."""
 
 NO_SIZE = "ffffffffffffffff"
 """A size that was not asked for."""

@@ -29,7 +29,7 @@ DEEDS = {
 
 @dataclass
 class Deeds:
-    """What a user does. `story`: for people who look into a failure."""
+    """Deeds of one user. `story`: for people who look into a failure."""
 
     random: Random
     ledger: Ledger

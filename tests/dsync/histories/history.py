@@ -17,7 +17,7 @@ SYNCS = {"c": 3, "f": 1, "s": 3}
 """Kinds of syncs (`History._call`), and how often each is done among others."""
 
 STEPS_MAX = 8
-"""Of a part of the history, between changes of the links."""
+"""Deeds and syncs of a part of the history, between changes of the links."""
 
 SYNCS_MAX = 2
 """Syncs after which all is equal: folders that want one name may need a second one (docs/dovecot.md)."""
