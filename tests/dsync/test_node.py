@@ -17,7 +17,7 @@ import trustme
 from replicator.config import Address, CertificateConfig, DoveadmConfig, ListenConfig, default_config
 from replicator.dsync.node_mail.attribute_keys import CONFIGURED, OF_SERVER
 from replicator.dsync.rules.stored_mail import FlagChanges
-from replicator.errors import MailError, QuotaExceededError
+from replicator.errors import MailError, QuotaExceededError, UnavailableError
 from replicator.mail.flags import MAX_KEYWORDS
 from replicator.mail.mailstore import NewMessage
 from replicator.users import add_user
@@ -442,3 +442,25 @@ async def test_a_uid_that_names_another_mail_by_then_is_left_alone(tmp_path: Pat
             await box.change_flags({3: FlagChanges(added=frozenset({"\\Seen"}))})
             await box.move({4: 9})
         assert [(uid, flags) for uid, _, flags in await side.shown()] == [(3, frozenset()), (4, frozenset())]
+
+
+async def test_a_state_says_nothing_once_a_mail_has_got_another_uid(tmp_path: Path) -> None:
+    """Branches may join after the states were told, and before the mailbox is read."""
+    async with one_node(tmp_path) as mail, node_replicas(mail, now_ms)(USER) as replica:
+        side = NodeSide(mail)
+        for number in range(2):
+            await side.append(b"Subject: %d\r\n\r\n" % number)
+        folder = await mail.folder(USER, "INBOX")
+        common = 2, (await mail.open_mailbox(folder)).highestmodseq
+        async with replica.mailbox(folder.mailbox_id, "peer") as box:
+            assert box is not None
+            await box.mails()
+            await box.synced(*common)
+        assert [(one.last_common_uid, one.last_common_modseq) for one in await replica.states("peer")] == [common]
+        async with replica.mailbox(folder.mailbox_id, "peer") as box:
+            assert box is not None
+            assert await box.can_tell_since(*common)
+            await mail.renumber(await mail.open_mailbox(folder), {1: 5})
+            with pytest.raises(UnavailableError, match="other UIDs"):
+                await box.mails()
+        assert await replica.states("peer") == []
