@@ -237,7 +237,7 @@ def _runs(
 
 async def _stop_when_asked(asked: trio.Event, coordinator: Coordinator, scope: trio.CancelScope) -> None:
     await asked.wait()
-    await coordinator.connections.say_farewell()
+    await coordinator.leave()
     scope.cancel()
 
 

@@ -240,6 +240,8 @@ class MailboxView:
                 self._latest.note(change.modseq, uid)
             if before is None or after is None:
                 self.uids = None
+                if not self.messages:
+                    self.messages.clear()  # else it keeps the memory of all that it had
             step.note(uid, before, after)
         self.uidnext = max(self.uidnext, change.uidnext)
         self.highestmodseq, self.changing = change.modseq, False

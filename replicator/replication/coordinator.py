@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -21,6 +22,7 @@ from protocol.commands import (
     Hello,
     Links,
     Log,
+    Ping,
     Remote,
     Reply,
     Root,
@@ -44,12 +46,12 @@ from replicator.replication.convergence.reconciliation import Reconciliation
 from replicator.replication.convergence.state_transfer import StateTransfer
 from replicator.replication.links.connections import Connections, Dial
 from replicator.replication.links.handshake import REBUILDING, Certify
-from replicator.replication.links.link import PeerLink
+from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.links.object_entries import RemoteEntries
 from replicator.replication.links.rival_runs import HOW_TO_PART
 from replicator.replication.log import entry_lines
 from replicator.replication.log.disk_shortage import DiskShortage
-from replicator.replication.log.feeds import Feeds
+from replicator.replication.log.feeds import Feed, Feeds
 from replicator.replication.log.sender import check_claims
 from replicator.replication.log.settled import SettledLogs
 from replicator.replication.mastership.elections import Elections
@@ -296,6 +298,27 @@ class Coordinator:
         self.mastership.note_met()
         self.admission.peers_changed()
         self._note_component()
+
+    async def leave(self) -> None:
+        """Number nothing any more, and wait until the peers have all that this node has numbered; a second at most.
+
+        The next masters continue where this node ends. If a peer lacked an entry, it would come when this node is back,
+        as a branch of its own, and a merge would give new UIDs to mail that clients have seen.
+        """
+        self.mastership.retire()
+        self.connections.announce_stop()
+        with trio.move_on_after(timing.LEAVE_S):
+            await self.store.flush()
+            last = Dot(self.store.origin, self.store.context.get(self.store.origin, 0))
+            async with trio.open_nursery() as nursery:
+                for feed in self.feeds.values():
+                    nursery.start_soon(self._leave, feed, last)
+
+    @staticmethod
+    async def _leave(feed: Feed, last: Dot) -> None:
+        await feed.sender.wait_acknowledged(last)
+        with suppress(LinkDownError):
+            await feed.link.request(Ping())  # commands are read in order: the peer has the replies before this, too
 
     @property
     def taken_over(self) -> tuple[int, int]:

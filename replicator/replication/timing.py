@@ -23,8 +23,6 @@ HANDSHAKE_TIMEOUT_S = 10.0
 
 # ---- links/connections.py
 
-FAREWELL_S = 1.0
-"""For telling all peers that the node stops."""
 REDIAL_FIRST_S = 0.2
 """First pause before a peer is dialled again; it doubles."""
 REDIAL_MAX_S = 10.0
@@ -193,6 +191,8 @@ PRESTAGE_NUMBERING_S = 5.0
 
 # ---- coordinator.py
 
+LEAVE_S = 1.0
+"""For a node that stops, until its peers have all that it has numbered."""
 STALLED_S = REQUEST_TIMEOUT_S + 10.0
 """Without an ACK until a node counts as lagging; longer than the entry's client waits."""
 

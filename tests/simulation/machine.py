@@ -251,13 +251,30 @@ class Machine:
 
     async def stop(self) -> None:
         """Stop the node as SIGTERM does, and check its database."""
-        life = self._end("stops")
         self.disk.fault = None  # a node that cannot write at its end has died, which is another fault
-        life.owner.thaw()
+        self.thaw()
+        await self._leave()
+        if self.life is None:  # it has given way to another run meanwhile
+            return
+        life = self._end("stops")
         life.node.scope.cancel()
         await life.node.stopped.wait()
         self._network.end_connections(self.address)
         check_file(self.disk.path, has_sound_histories=not self._alters_histories)
+
+    async def _leave(self) -> None:
+        assert self.life is not None
+        self.story.say(f"{self.name} is about to stop")
+        left = trio.Event()
+
+        async def leave(node: Node) -> None:
+            try:
+                await node.coordinator.leave()
+            finally:
+                left.set()
+
+        self._start_task(self.life, leave)
+        await left.wait()
 
     async def unwound(self) -> None:
         """Return when nothing of any run is left: on a slow disk, a crashed one may end after the next has begun."""

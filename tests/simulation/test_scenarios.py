@@ -633,3 +633,29 @@ async def test_terms_change_without_forks_between_linked_nodes(tmp_path: Path, a
         await world.heal()
         assert len(world.history.added) > 50
         assert not world.history.merges
+
+
+@pytest.mark.long
+async def test_nodes_that_stop_in_turn_leave_no_forks(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A node hands over all that it has numbered before it ends, even over slow lines."""
+    async with running(tmp_path, autojump_clock, Plan(delay_s=(0.001, 0.1), jitter_s=0.05)) as world:
+
+        async def client(sid: str) -> None:
+            while True:
+                with suppress(NodeGoneError, UnavailableError, NotReadyError):
+                    await save(world[sid], f"at {sid}, {trio.current_time()}")
+                await trio.sleep(world.dice.uniform(0, 0.1))
+
+        async with trio.open_nursery() as nursery:
+            for sid in THREE:
+                nursery.start_soon(client, sid)
+            for sid in [*THREE] * 4:
+                await trio.sleep(world.dice.uniform(0.5, 5))
+                await world[sid].stop()
+                await trio.sleep(world.dice.uniform(0.1, 3))
+                await world[sid].start()
+                await wait_for_component(world, *THREE)
+            nursery.cancel_scope.cancel()
+        await world.heal()
+        assert len(world.history.added) > 50
+        assert not world.history.merges

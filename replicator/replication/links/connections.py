@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -17,7 +17,7 @@ from typing import Protocol
 import trio
 
 from protocol import parser
-from protocol.commands import Hello, Ping, RefusalCode, Refused
+from protocol.commands import Hello, RefusalCode, Refused
 from protocol.stream_codec import Decoder, Encoder, ProtocolError
 from replicator.config import Config, PeerConfig
 from replicator.errors import HistoryError, MailError, RunsTwiceError, leaves
@@ -163,21 +163,14 @@ class Connections:
             if state.link is not None:
                 self._drop(state, state.link)
 
-    async def say_farewell(self) -> None:
-        """Tell all peers that this node stops, so that they do not report broken links. Waits a second at most.
+    def announce_stop(self) -> None:
+        """Tell all peers that this node is about to stop, so that they do not report broken links.
 
         The links stay up: if they ended first, a client could hear OK for what is on this node's disk alone.
         """
         self._is_stopping = True
-        with trio.move_on_after(timing.FAREWELL_S):
-            async with trio.open_nursery() as nursery:
-                for link in self.links:
-                    nursery.start_soon(self._say_farewell, link)
-
-    async def _say_farewell(self, link: PeerLink) -> None:
-        link.post(self.hello())
-        with suppress(LinkDownError):
-            await link.request(Ping())  # commands are read in order: once this is answered, the peer knows
+        for link in self.links:
+            link.post(self.hello())
 
     def give_way(self, why: str) -> None:
         """End this process, because another one that runs as this node stays."""

@@ -73,6 +73,7 @@ class Sender:
         self._sending = False  # in the middle of an entry
         self._restart = trio.CancelScope()
         self._changed = Signal()
+        self._heard = Signal()  # what the peer has
 
     def asked(self, log: Log) -> Done | Refused:
         """Answer a LOG: take the peer's context, and send the entries that it lacks, even if they were sent before.
@@ -84,6 +85,7 @@ class Sender:
         has = context_of(log.context)
         gone = [Dot(origin, seq) for origin, seq in self._store.collected.items() if has.get(origin, 0) < seq]
         self.acknowledged, self._sent = has, {}
+        self._heard.notify()
         self.has_context = not gone
         if gone:
             text = f"the log begins after {gone[0].origin}:{gone[0].seq}; use SYNC"
@@ -102,8 +104,14 @@ class Sender:
             raise ProtocolError(f"ACK names more than {MAX_ORIGINS} origins")
         was = self.acknowledged.get(ack.origin, 0)
         self.acknowledged[ack.origin] = ack.seq
+        self._heard.notify()
         if ack.seq < was:
             self.start_again()
+
+    async def wait_acknowledged(self, dot: Dot) -> None:
+        """Return once the peer has said that its disk has the entry, and all before it of that origin."""
+        while self.acknowledged.get(dot.origin, 0) < dot.seq:
+            await self._heard.wait()
 
     def doubt(self) -> None:
         """Send all entries again that the peer has not acknowledged: they may not have arrived."""

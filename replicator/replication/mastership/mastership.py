@@ -3,7 +3,7 @@
 `masters` has what is known, a record for each scope; `elections` asks the root for the rest. A node that has just
 become a mailbox's master first compares the mailbox's head with the other nodes and catches up; it numbers after that,
 or after `timeout_s` at the latest. A node that has stood still masters nothing until it has met its peers again, or
-`timeout_s` have passed. `handover` moves scopes between nodes.
+`timeout_s` have passed; one that is about to stop numbers nothing more. `handover` moves scopes between nodes.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class Mastership:
         self._readying: dict[bytes, trio.Event] = {}  # one for each comparison that runs
         self._met = trio.Event()  # set when this node has met its peers since it stood still
         self._met.set()
+        self.is_retiring = False  # the node is about to stop
 
     # ---- events
 
@@ -86,6 +87,10 @@ class Mastership:
         """Look if this node reaches all its peers, after nodes have come or gone."""
         if self._peers <= set(self.table.component):
             self._met.set()
+
+    def retire(self) -> None:
+        """Number nothing any more in this run, though other nodes still take this one for the master."""
+        self.is_retiring = True
 
     def bounced(self, key: MailboxKey) -> None:
         """Note that the mailbox's supposed master denies being it or cannot be reached."""
@@ -148,8 +153,11 @@ class Mastership:
             self._shows_all[key.mailbox_id] = ready
 
     def is_ours(self, key: MailboxKey) -> bool:
-        """Return True if this node masters the mailbox now and has not stood still. Any thread may call this."""
-        return not self._pulse.is_missing and self.masters.is_ours(self.scope(key))
+        """Return True if this node masters the mailbox now, and may number: it has not stood still, nor retired.
+
+        Any thread may call this.
+        """
+        return not self.is_retiring and not self._pulse.is_missing and self.masters.is_ours(self.scope(key))
 
     async def find(self, key: MailboxKey) -> str:
         """Return the mailbox's master: this node, if there was none and this node asks first.

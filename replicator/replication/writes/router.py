@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Never, TypeVar
 
 import trio
 
@@ -136,6 +136,8 @@ class Router:
         while True:
             master = await search.until(self._mastership.find(key))
             if master == self._mastership.sid:
+                if self._mastership.is_retiring:
+                    await self._refuse_at_the_end(came_from)
                 await self._wait_to_number(key)
                 is_ready = self._mastership.may_number(key)
                 if is_ready and to_offer is not None:
@@ -165,6 +167,17 @@ class Router:
             self._mastership.bounced(key)
             await trio.sleep(timing.MASTERSHIP_RETRY_S)
             search.took_s += timing.MASTERSHIP_RETRY_S
+
+    @staticmethod
+    async def _refuse_at_the_end(came_from: PeerLink | None) -> Never:
+        """Refuse a change at a node that stops. A peer asks again, until there is a new master.
+
+        The node's own clients wait for the end of their connections, and ask elsewhere. Raises NotMasterError.
+        """
+        if came_from is not None:
+            raise NotMasterError
+        while True:
+            await trio.sleep_forever()
 
     async def _forward(self, operation: ChangeRequest, link: PeerLink, master: str) -> Reply | None:
         """Return the reply of the master to which this link leads; None if there is none and a retry is safe."""

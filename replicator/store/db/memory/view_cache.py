@@ -15,8 +15,8 @@ import trio
 from replicator.mail.view import MailboxView, ViewChange
 from replicator.store.db.queries import MailboxKey
 
-MAX_IDLE_MESSAGES = 100_000  # in views that no session uses; about 0.5 KiB each
-VIEW_COST = 8  # cost of an empty view, in messages
+MAX_IDLE_MESSAGES = 100_000  # in views that no session uses; about 0.7 KiB each
+VIEW_COST = 12  # cost of an empty view, in messages: 2 KiB, and 6 KiB for its latest changes
 
 Loader = Callable[[MailboxKey], Awaitable[MailboxView]]
 
