@@ -34,7 +34,7 @@ from replicator.store.db.queries import Connection, MailboxKey
 from replicator.store.db.transaction import Commit
 from replicator.store.log import forks
 from replicator.store.store import Store
-from resync.entry import Entry, FolderCreate, FolderRename, Merge, TreeMerge
+from resync.entry import Entry, FolderCreate, FolderRename, MailAdd, Merge, TreeMerge
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +47,7 @@ AT_ONCE = 8  # mailboxes in parallel: some wait for answers while others read or
 TOLD_AT_ONCE = 4  # mailboxes that other nodes report, in parallel; separate workers, since they may take long
 TOLD_MAX = 100_000  # reported mailboxes that wait for their turn, about 200 bytes each; others are reported again
 GATHER_AT_ONCE = 5000  # messages per entry
+GONE_MAX = 10_000  # folders deleted lately, 100 bytes each; mail that comes to others is found by the regular look
 WARNED_MAX = 1000  # mailboxes whose history was found to differ, in the log of one run
 
 
@@ -88,6 +89,7 @@ class ForkScheduler:
         self._warned: set[bytes] = set()  # mailboxes and trees of which an entry names another history
         self._refused: dict[bytes, float] = {}  # mailboxes that have lost their rows -> time of the next try
         self._users: OrderedDict[str, None] = OrderedDict()  # users with folders that may have become one
+        self._gone: OrderedDict[bytes, None] = OrderedDict()  # mailboxes whose folder is gone; the latest last
         self._suspects: OrderedDict[MailboxKey, None] = OrderedDict()  # most recently used last
         self._found = Signal()
         store.listeners.append(self._note_commit)
@@ -283,9 +285,10 @@ class ForkScheduler:
     def _note_commit(self, commit: Commit) -> None:
         for entry in commit.mismatched.values():
             self._warn_of_history(entry)
+        self._note_gone(commit.retired)
         applied = {entry.dot for entry in commit.applied}
         for entry in commit.applied:
-            if _may_leave_strays(entry):
+            if _may_leave_strays(entry) or (entry.mailbox_id in self._gone and _adds_mail(entry)):
                 self._suspect_strays(entry.user)
         for item in commit.logged:
             entry = item.entry
@@ -293,6 +296,14 @@ class ForkScheduler:
                 now = trio.current_time()
                 self._growing.setdefault(entry.mailbox_id, _Growth(now, now)).last = now
                 self._suspect(MailboxKey.of(entry))
+
+    def _note_gone(self, mailbox_ids: Sequence[bytes]) -> None:
+        """Note mailboxes to which clients that have them open may still add mail, which is stray then."""
+        for mailbox_id in mailbox_ids:
+            self._gone[mailbox_id] = None
+            self._gone.move_to_end(mailbox_id)
+        while len(self._gone) > GONE_MAX:
+            self._gone.popitem(last=False)
 
     def _warn_of_history(self, entry: Entry) -> None:
         """Log an entry that names another history than this node's, once for each mailbox or tree."""
@@ -321,3 +332,7 @@ def _may_leave_strays(entry: Entry) -> bool:
     if not entry.predecessors and not entry.is_merge:
         return False
     return any(isinstance(change, Merge | TreeMerge | FolderCreate | FolderRename) for change in entry.changes)
+
+
+def _adds_mail(entry: Entry) -> bool:
+    return any(isinstance(change, MailAdd) for change in entry.changes)

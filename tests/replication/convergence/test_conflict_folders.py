@@ -1,5 +1,6 @@
 """Conflicts in folder trees: both sides of a broken link change one user's folders, and a merge joins them."""
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from protocol.values import UidSet
 from replicator.errors import InvalidNameError
 from replicator.mail.annotations import SPECIAL_USE
 from replicator.mail.mailstore import INBOX, SEPARATOR, Folder
+from replicator.replication import timing
 from replicator.replication.convergence.fork_scheduler import ForkScheduler
 from replicator.replication.writes.requests import CopyRequest, CreateRequest, SaveRequest
 from replicator.store.bodies.body_rows import StoredBody
@@ -225,6 +227,25 @@ async def test_new_mail_of_a_deleted_folder_moves_to_its_replacement(tmp_path: P
         await two.there.save("new", "Work")
         await two.heal()
         assert await mails(two.here) == {"Work": ["again", "new"]}
+
+
+async def test_mail_saved_in_a_deleted_folder_moves_to_its_replacement_without_a_regular_look(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that has the folder open may save mail there after it is gone."""
+    monkeypatch.setattr(timing, "FORK_SCHEDULER_STRAYS_EVERY_S", math.inf)
+    async with cluster(tmp_path, autojump_clock, 2) as nodes:
+        here, there = nodes.all()
+        await create(here, "Work", "seen")
+        opened = await here.mail.folder(USER, "Work")
+        await here.mail.delete_folder(USER, "Work")
+        await create(here, "Work", "again")
+        await gathered(here, there)
+        await trio.sleep(1)  # the look at the new folder is over
+        late = SaveRequest(MailboxKey.of(opened), b"g" * 16, 1_000, (), StoredBody.of(b"late"))
+        await here.coordinator.submit(late)
+        await gathered(here, there)
+        assert await mails(there) == {"Work": ["again", "late"]}
 
 
 async def test_delete_wins_over_rename_of_a_folder_without_new_mail(tmp_path: Path, autojump_clock: MockClock) -> None:
