@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
@@ -24,6 +25,7 @@ ADMIN = "/usr/bin/doveadm"
 LMTP = Path("/usr/lib/dovecot/lmtp")
 SESSIONS_MAX = 1000
 LIMIT_S = 60.0
+LOOK_EVERY_S = 0.2
 
 
 class _Server(PrivateServer):
@@ -36,6 +38,7 @@ class _Server(PrivateServer):
         super().__init__(directory, "doveadm", [str(PROGRAM), "-F", "-c", str(self.configuration)])
 
     def start(self, peer_port: int, begun_s: int | None) -> None:
+        """Start the server, which replicates to the doveadm of its peer at this port."""
         owner = mail_owner()
         home = self.directory / "mail"
         home.mkdir(parents=True)
@@ -47,12 +50,24 @@ class _Server(PrivateServer):
             f"{user}:{{PLAIN}}{PASSWORD}:{owner.pw_uid}:{owner.pw_gid}::{home / user}::\n" for user in self._users
         )
         (self.directory / "users").write_text(users, encoding="utf-8")
-        self.configuration.write_text(self._configured(peer_port), encoding="utf-8")
+        self._configure(peer_port)
         self.start_configured()
+
+    def replicate_to(self, peer_port: int | None) -> None:
+        """Replicate to the peer at this port from now on; None: to nobody."""
+        self._configure(peer_port)
+        self._administer("reload")
 
     def replicate_all(self) -> None:
         """Have the replicator sync each user in full, now."""
         self._replicator("replicate", "-f", "*")
+
+    def has_replicated_all(self) -> bool:
+        """Return True if no user waits for the replicator, and it syncs none."""
+        queued = dict(line.split("\t") for line in self._replicator("status").splitlines()[1:])
+        waits = any(int(number) for what, number in queued.items() if "requests" in what)
+        running = [line.split("\t") for line in self._replicator("dsync-status").splitlines()[1:]]
+        return not waits and not any(user for user, *_ in running)
 
     def is_replicated(self) -> bool:
         """Return True if the last sync of each user that the replicator knows has succeeded."""
@@ -62,13 +77,21 @@ class _Server(PrivateServer):
 
     def _replicator(self, *words: str) -> str:
         """Return what `doveadm replicator` says."""
-        command = [ADMIN, "-c", str(self.configuration), "-f", "tab", "replicator", *words]
+        return self._administer("-f", "tab", "replicator", *words)
+
+    def _administer(self, *words: str) -> str:
+        """Run doveadm, and return what it says. Raises MeasurementError."""
+        command = [ADMIN, "-c", str(self.configuration), *words]
         done = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False, text=True)
         if done.returncode:
-            raise MeasurementError(f"doveadm replicator: {done.stderr[-500:]}")
+            raise MeasurementError(f"doveadm {' '.join(words)}: {done.stderr[-500:]}")
         return done.stdout
 
-    def _configured(self, peer_port: int) -> str:
+    def _configure(self, peer_port: int | None) -> None:
+        replica = "" if peer_port is None else f"mail_replica = tcp:{HOST}:{peer_port}"
+        self.configuration.write_text(self._configured(replica), encoding="utf-8")
+
+    def _configured(self, replica: str) -> str:
         directory, owner, ports = self.directory, mail_owner(), self.ports
         internal, login = (owner.pw_name, owner.pw_name) if os.getuid() else ("dovecot", "dovenull")
         confined = "chroot =" if os.getuid() else ""
@@ -100,7 +123,7 @@ userdb {{
   args = {directory}/users
 }}
 plugin {{
-  mail_replica = tcp:{HOST}:{peer_port}
+  {replica}
 }}
 service imap-login {{
   {confined}
@@ -187,6 +210,27 @@ class DovecotPair(Pair):
     def near_doveadm(self) -> Address:
         """The listener by which the far server syncs with the near one."""
         return Address(HOST, self._servers[0].ports["doveadm"])
+
+    @property
+    def far_doveadm(self) -> Address:
+        """The listener by which the near server syncs with the far one."""
+        return Address(HOST, self._servers[1].ports["doveadm"])
+
+    def part(self) -> None:
+        """Have neither replicate to the other any more."""
+        for server in self._servers:
+            server.replicate_to(None)
+
+    def join(self) -> None:
+        """Have both replicate to each other again. Return when each has synced all users in full."""
+        for server, peer in zip(self._servers, (self.far_doveadm, self.near_doveadm), strict=True):
+            server.replicate_to(peer.port)
+            server.replicate_all()
+        by = time.monotonic() + LIMIT_S
+        while not all(server.has_replicated_all() for server in self._servers):
+            if time.monotonic() > by:
+                raise MeasurementError(f"the Dovecots do not sync all users: {self.log_tail()}")
+            time.sleep(LOOK_EVERY_S)
 
     def start_far(self) -> None:
         self._start(1)

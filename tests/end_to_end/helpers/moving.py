@@ -172,7 +172,11 @@ def message(token: str) -> bytes:
 
 
 class Clients(Worker):
-    """Mail clients behind a proxy: each looks at its user's folders, and does one change."""
+    """Mail clients behind a proxy: each looks at its user's folders, and does one change.
+
+    They expunge and move only the oldest mail: mail that a pair of Dovecots has not agreed on yet comes back, since one
+    takes it for new that the other has lost.
+    """
 
     def __init__(self, users: Sequence[str], port: int, expected: Expected, mbsyncs: Sequence[Mbsync]) -> None:
         super().__init__("clients")
@@ -212,9 +216,9 @@ class Clients(Worker):
                     imap.uid("STORE", str(mail.uid), f"{sign}FLAGS", self._random.choice(["\\Flagged", "\\Seen", "kw"]))
                 )
             elif kind == "move":
-                self._move(imap, mail, folders)
+                self._move(imap, inbox[0], folders)
             else:
-                self._expunge(imap, user, mail)
+                self._expunge(imap, user, inbox[0])
 
     def _append(self, imap: imaplib.IMAP4, user: str) -> None:
         self._appended += 1

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.clients.wire import Address
 from benchmarks.clusters.cluster import PASSWORD, Cluster
 from benchmarks.clusters.proxy import Proxy
 from benchmarks.peers.pairs.dovecot import DovecotPair
@@ -34,6 +35,8 @@ BEGUN_S = 1_600_000_000
 WITH_MBSYNC, LATE_AT_DOVECOT = USERS[:3], USERS[3:23]
 PATIENCE_S = 60.0
 SYNCS_MAX = 10  # of one user whose mail changes meanwhile, until one ends with 0
+DOVECOTS = {"dc1": "imap1", "dc2": "imap2"}
+"""The Dovecot that each node syncs with."""
 
 pytestmark = [
     pytest.mark.long,
@@ -79,13 +82,13 @@ class Site:
 
     # ---- the page's steps
 
-    def sync_all(self, *words: str) -> None:
-        """Sync all users as the page says, until each sync has ended well."""
+    def sync_all(self, at: str, *words: str) -> None:
+        """Sync all users of a Dovecot as the page says, until each sync has ended well."""
         again = "".join(f"{user}\n" for user in USERS)
         for _ in range(SYNCS_MAX):
             (self.directory / "users.txt").write_text(again, "utf-8")
             command = ["sh", str(self.directory / "sync-all.sh"), str(self.directory / "users.txt"), *words]
-            path = f"{self.directory}:{os.environ['PATH']}"
+            path = f"{self.directory / at}:{os.environ['PATH']}"
             done = subprocess.run(
                 command, env={**os.environ, "PATH": path}, capture_output=True, timeout=120, check=False, text=True
             )
@@ -93,10 +96,14 @@ class Site:
                 return
         raise AssertionError(f"these users' syncs do not end well: {again}")
 
-    @property
-    def node(self) -> str:
-        """The address that syncs by hand go to."""
-        host, port = self.cluster.node("dc1").address("doveadm")
+    def sync_with_nodes(self, *words: str) -> None:
+        """Sync all users of both Dovecots, each with the node of its own place."""
+        for sid, at in DOVECOTS.items():
+            self.sync_all(at, *words, self.address_of(sid))
+
+    def address_of(self, sid: str) -> str:
+        """Return the address of a node that syncs by hand go to."""
+        host, port = self.cluster.node(sid).address("doveadm")
         return f"tcp:{host}:{port}"
 
     def wait_equal(self) -> None:
@@ -104,43 +111,55 @@ class Site:
         command = [sys.executable, "-m", "replicator", "status", *files, "--wait-equal", "1m"]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
 
-    def keep_dovecot_up_to_date(self) -> None:
-        node = self.cluster.node("dc1")
-        host, port = self.pair.near_doveadm
-        with Path(f"{node.data}.toml").open("a", encoding="utf-8") as file:
-            file.write(f'[[dovecot]]\naddress = "{host}:{port}"\npassword_file = "doveadm.password"\n')
+    def keep_dovecots_up_to_date(self) -> None:
+        """Have each node sync with its Dovecot. Meanwhile the MTA and the clients use the other one."""
+        for sid, other, dovecot in (
+            ("dc1", "dc2", self.pair.near_doveadm),
+            ("dc2", "dc1", self.pair.far_doveadm),
+        ):
+            self.open_at(self.doors_of(other))
+            with Path(f"{self.cluster.node(sid).data}.toml").open("a", encoding="utf-8") as file:
+                address = f"{dovecot.host}:{dovecot.port}"
+                file.write(f'[[dovecot]]\naddress = "{address}"\npassword_file = "doveadm.password"\n')
+            self._restart(sid)
+
+    def leave_dovecots_alone(self) -> None:
+        for sid in DOVECOTS:
+            file = Path(f"{self.cluster.node(sid).data}.toml")
+            file.write_text(file.read_text("utf-8").partition("[[dovecot]]")[0], "utf-8")
+            self._restart(sid)
+
+    def _restart(self, sid: str) -> None:
+        node = self.cluster.node(sid)
         node.stop()
         node.start()
         self.cluster.wait_together()
 
-    def leave_dovecot_alone(self) -> None:
-        node = self.cluster.node("dc1")
-        file = Path(f"{node.data}.toml")
-        file.write_text(file.read_text("utf-8").partition("[[dovecot]]")[0], "utf-8")
-        node.stop()
-        node.start()
-
     # ---- judgement
 
-    @property
-    def at_cluster(self) -> Doors:
-        """Clients use another node than the one that syncs."""
-        node = self.cluster.node("dc2")
+    def doors_of(self, sid: str) -> Doors:
+        """Return the addresses of a node's doors."""
+        node = self.cluster.node(sid)
         return Doors(node.address("lmtp"), node.address("imap"))
 
     def judge(self) -> None:
         """Compare all four servers, mail by mail, while nobody changes anything."""
-        doors = {
-            "imap1": self.pair.near.imap,
-            "imap2": self.pair.far.imap,
-            "dc1": self.cluster.node("dc1").address("imap"),
-            "dc2": self.cluster.node("dc2").address("imap"),
-        }
-        with ThreadPoolExecutor(4) as pool:
+        self._judge({**self._of_pair, **{sid: self.doors_of(sid).imap for sid in DOVECOTS}})
+
+    def judge_pair(self) -> None:
+        """Compare the two Dovecots."""
+        self._judge(self._of_pair)
+
+    @property
+    def _of_pair(self) -> dict[str, Address]:
+        return {"imap1": self.pair.near.imap, "imap2": self.pair.far.imap}
+
+    def _judge(self, doors: Mapping[str, Address]) -> None:
+        with ThreadPoolExecutor(len(doors)) as pool:
             for user in USERS:
-                seen = dict(zip(doors, pool.map(everything, doors.values(), [user] * 4), strict=True))
+                seen = dict(zip(doors, pool.map(everything, doors.values(), [user] * len(doors)), strict=True))
                 _check_same(user, seen)
-                self.expected.check(user, seen["dc1"])
+                self.expected.check(user, seen["imap1"])
 
 
 def _check_same(user: str, seen: Mapping[str, Mapping[str, Folder]]) -> None:
@@ -167,9 +186,11 @@ def site(directory: Path) -> Iterator[Site]:
     assert script is not None
     (directory / "sync-all.sh").write_text(script[0].replace("\n    ", "\n"), "utf-8")
     pair = DovecotPair(directory / "pair", USERS, begun_s=BEGUN_S)
-    doveadm = directory / "doveadm"
-    doveadm.write_text(f'#!/bin/sh\nexec /usr/bin/doveadm -c {pair.directory}/near/dovecot.conf "$@"\n', "utf-8")
-    doveadm.chmod(0o755)
+    for at, side in (("imap1", "near"), ("imap2", "far")):
+        (directory / at).mkdir()
+        doveadm = directory / at / "doveadm"
+        doveadm.write_text(f'#!/bin/sh\nexec /usr/bin/doveadm -c {pair.directory}/{side}/dovecot.conf "$@"\n', "utf-8")
+        doveadm.chmod(0o755)
     nodes = directory / "nodes"
     nodes.mkdir()
     (nodes / "doveadm.password").write_text(f"{PASSWORD}\n", "utf-8")
@@ -198,29 +219,34 @@ def test_users_move_to_the_cluster_and_back_while_they_work(directory: Path) -> 
         at.clients.start()
         at.work(20)
 
-        at.sync_all(at.node)
+        at.sync_all("imap1", at.address_of("dc1"))
         at.work(20)
-        at.sync_all(at.node)
+        at.sync_all("imap1", "-f", at.address_of("dc1"))
 
         at.hold()
         at.mta.deliver_late(LATE_AT_DOVECOT, at.pair.near.lmtp)
-        at.sync_all("-f", "-d")
-        at.sync_all("-f", at.node)
+        at.sync_all("imap1", "-f", "-d")
+        at.pair.part()
+        at.sync_with_nodes("-f")
         at.wait_equal()
         at.judge()
-        at.open_at(at.at_cluster)
+        at.open_at(at.doors_of("dc2"))
         at.clients.folder = "New"
         at.work(20)
 
-        at.keep_dovecot_up_to_date()
+        at.keep_dovecots_up_to_date()
         at.work(20)
 
         at.hold()
-        at.mta.deliver_late(LATE_AT_DOVECOT, at.at_cluster.lmtp)
+        at.mta.deliver_late(LATE_AT_DOVECOT, at.doors_of("dc1").lmtp)
         at.wait_equal()
-        at.sync_all("-f", at.node)
-        at.sync_all("-f", "-d")
+        at.sync_with_nodes("-f")
         at.judge()
-        at.leave_dovecot_alone()
+        at.leave_dovecots_alone()
+        at.pair.join()
         at.open_at(at.pair.near)
         at.work(20)
+
+        at.hold()
+        at.sync_all("imap1", "-f", "-d")
+        at.judge_pair()
