@@ -62,6 +62,17 @@ class _Server(PrivateServer):
         """Have the replicator sync each user in full, now."""
         self._replicator("replicate", "-f", "*")
 
+    def replicate_all_after_reload(self) -> None:
+        """Do as `replicate_all` does, once the new replicator listens: the old one resets connections at its end."""
+        by = time.monotonic() + LIMIT_S
+        while True:
+            try:
+                return self.replicate_all()
+            except MeasurementError:
+                if time.monotonic() > by:
+                    raise
+                time.sleep(LOOK_EVERY_S)
+
     def has_replicated_all(self) -> bool:
         """Return True if no user waits for the replicator, and it syncs none."""
         queued = dict(line.split("\t") for line in self._replicator("status").splitlines()[1:])
@@ -225,7 +236,7 @@ class DovecotPair(Pair):
         """Have both replicate to each other again. Return when each has synced all users in full."""
         for server, peer in zip(self._servers, (self.far_doveadm, self.near_doveadm), strict=True):
             server.replicate_to(peer.port)
-            server.replicate_all()
+            server.replicate_all_after_reload()
         by = time.monotonic() + LIMIT_S
         while not all(server.has_replicated_all() for server in self._servers):
             if time.monotonic() > by:
