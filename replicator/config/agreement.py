@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from replicator.config.model import Config, TlsMode
+from replicator.config.config import Config
+from replicator.config.sections.certificates import TlsMode
 
 
 class _Common(NamedTuple):

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from replicator.config.model import Config
+from replicator.config.config import Config
 from replicator.config.template import config_text
 
 ROOT = Path("/")

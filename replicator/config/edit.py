@@ -13,8 +13,8 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
+from replicator.config.config import Config
 from replicator.config.loader import load_config
-from replicator.config.model import Config
 from replicator.config.positions import KeyPath, Span, key_spans
 from replicator.errors import ConfigError
 

@@ -128,6 +128,11 @@ class Section:
         """True if the file has the section, even if it is empty."""
         return self._name in self._source.root
 
+    def learn(self, *keys: str) -> None:
+        """Register keys as known, where none is taken."""
+        for key in keys:
+            self._source.learn(self._name, key)
+
     def take(self, key: str, parse: Callable[[object], T], default: T) -> T:
         """Return the key's value, or `default` if it is missing or wrong."""
         self._source.learn(self._name, key)

@@ -16,11 +16,16 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from replicator.config.model import ALGORITHMS, DAY_S, Address, Network, PeerAddress, SocketPath
+from replicator.config.addresses import Address, Network, PeerAddress, SocketPath
 from replicator.runtime.addresses import is_loopback
 from replicator.runtime.sizes import SIZE_MAX_BYTES, parse_size
 
 E = TypeVar("E", bound=StrEnum)
+
+PathParser = Callable[[object], Path]
+"""Parser of a path: any one (`path`), or that of an existing file (`existing_file`)."""
+
+DAY_S = 86_400.0
 
 # An origin is `SID.boot`, and spaces separate wire fields, so a SID has no dot and no space (design section 2).
 SID = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
@@ -287,17 +292,6 @@ def words(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > PLACES_MAX:
         raise ValueError(f'expected a list of at most {PLACES_MAX} words such as ["mail"], not {_shown(value)}')
     return tuple(map(word, value))
-
-
-def algorithms(value: object) -> tuple[str, ...]:
-    """Parse a list of signature algorithms for access tokens."""
-    names = words(value)
-    for name in names:
-        if name not in ALGORITHMS:
-            raise ValueError(f"expected some of {', '.join(ALGORITHMS)} (those with a private key); not {name!r}")
-    if not names:
-        raise ValueError("expected at least one algorithm, or no token can be accepted")
-    return names
 
 
 LDAP_URL = re.compile(r"ldaps?://(?:\[[0-9A-Fa-f:.]{2,64}\]|[A-Za-z0-9._-]{1,253})(?::[0-9]{1,5})?/?")

@@ -15,7 +15,7 @@ from functools import partial
 import trio
 
 from protocol.commands import Parts, Reply
-from replicator.config.model import ContentConfig
+from replicator.config import ContentConfig
 from replicator.errors import ContentUnavailableError, DatabaseFailedError, DiskFullError, MailError, UnavailableError
 from replicator.mail.mailstore import BodyReader, Outliner, ReceivedBody, SearchTextMaker
 from replicator.replication import timing
