@@ -11,7 +11,7 @@ import pytest
 from replicator.errors import UnavailableError
 from replicator.imap.services import ImapServices
 from replicator.imap.wire.connection import MAX_LITERALS, WHOLE_LITERAL_BYTES
-from replicator.replication import cluster_mail_store
+from replicator.replication.cluster_mail_store import saving
 from replicator.replication.writes.uid_retry import Added, AddRequest
 from tests.imap.client import Client, connected
 from tests.one_node import HookedMail, SinkLog
@@ -64,7 +64,7 @@ async def test_more_messages_than_a_frame_holds_whole(mail: HookedMail, served: 
 async def test_failure_takes_back_what_is_there(
     mail: HookedMail, served: ImapServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_mail_store, "SAVE_ALL_BYTES", 1)
+    monkeypatch.setattr(saving, "SAVE_ALL_BYTES", 1)
     add, added = mail._uid_retry.add, 0
 
     async def fail_the_third(operation: AddRequest) -> Added:

@@ -1,0 +1,75 @@
+"""The mail store in the core's process: `MailStore`, and what imports and Dovecot's dsync need besides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from replicator.mail.changed_users import ChangedUsers
+from replicator.mail.last_changes import AnnotationChange, MailboxChanges, TreeChanges
+from replicator.mail.mailstore.mail_store import MailStore
+from replicator.mail.mailstore.values import Folder
+from replicator.mail.view import MailboxView
+
+
+class CoreMailStore(MailStore, Protocol):
+    """A `MailStore`, and what imports and Dovecot's dsync need besides: to keep what clients know of a mailbox.
+
+    Design section 3, "Numbers of another server", has the rules.
+    """
+
+    async def raise_numbers(self, folder: Folder, uidnext: int, modseq: int) -> None:
+        """Raise a folder's UIDNEXT and HIGHESTMODSEQ to at least these. UIDs that are left out are never used.
+
+        HIGHESTMODSEQ is to be raised before mail and flags come: clients ask for the changes above it. Raises
+        FolderNotFoundError, MailboxFullError; UnavailableError also while a neighbour runs a version that does not know
+        raised numbers.
+        """
+        ...
+
+    async def renumber(self, mailbox: MailboxView, wanted: Mapping[int, int]) -> None:
+        """Give messages, by the UIDs that the view shows, other UIDs; each keeps its GUID, and has a new placement.
+
+        A message whose new UID is below UIDNEXT gets the next one; the order of UIDs is that of the old ones. One that
+        has another UID by then keeps that. Raises as `raise_numbers` does.
+        """
+        ...
+
+    async def know_as(self, folder: Folder, guid: bytes) -> None:
+        """Let Dovecots know a folder by a GUID of theirs, which stands for one folder of the user at a time.
+
+        Raises FolderNotFoundError, MailboxFullError; UnavailableError as `raise_numbers` does.
+        """
+        ...
+
+    def watch_users(self) -> ChangedUsers:
+        """Watch which users' mail changes from now on, until the node ends."""
+        ...
+
+    def has_seen(self, entry: str) -> bool:
+        """Return True if the entry with this name, `ORIGIN:SEQ`, is or was in this node's log."""
+        ...
+
+    async def users_after(self, user: str, most: int) -> Sequence[str]:
+        """Return the next users with mail or folders here whose names come after this one, in their order."""
+        ...
+
+    async def tree_changes(self, user: str) -> TreeChanges:
+        """Return the user's folders and subscriptions, and what was deleted of them, each with its last change."""
+        ...
+
+    async def annotation_changes(self, user: str, folder: Folder | None) -> Sequence[AnnotationChange]:
+        """Return annotations as `annotations` does, removed ones included, each with its last change."""
+        ...
+
+    async def mailbox_changes(self, folder: Folder, above: int) -> MailboxChanges:
+        """Return which messages this node remembers as expunged, and flags of messages with a MODSEQ above this one."""
+        ...
+
+    async def keep_uidvalidity(self, folder: Folder, uidvalidity: int | None) -> Folder:
+        """Give a folder that never had mail the UIDVALIDITY of another server; with None, its own again. Return it.
+
+        Raises FolderNotFoundError, InvalidNameError; FolderExistsError if the folder has had mail, or another folder of
+        the user has had the UIDVALIDITY. Raises UnavailableError as `raise_numbers` does.
+        """
+        ...

@@ -1,0 +1,98 @@
+"""Operations of the mail store for imports and Dovecot's dsync: `CoreMailStore` without `MailStore`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from protocol.values import UidSet
+from replicator.errors import UnavailableError
+from replicator.mail.changed_users import ChangedUsers
+from replicator.mail.last_changes import AnnotationChange, MailboxChanges, TreeChanges
+from replicator.mail.mailstore import Folder
+from replicator.mail.view import MailboxView
+from replicator.replication.cluster_mail_store.folders import FolderOperations, tree_of
+from replicator.replication.coordinator import Coordinator
+from replicator.replication.writes.requests import AnnotateRequest, RaiseRequest, RenumberRequest, check_raises
+from replicator.store.db import queries
+from replicator.store.db.queries import MailboxKey
+from resync.entry import NOWHERE
+from resync.names_elsewhere import FOREIGN_GUID, KEPT_UIDVALIDITY
+
+RENUMBERED_MAX = 500  # messages that get other UIDs by one entry
+
+
+class SyncOperations(FolderOperations):
+    """What a mail store does to keep mailboxes of another server, and to tell what has changed."""
+
+    async def raise_numbers(self, folder: Folder, uidnext: int, modseq: int) -> None:
+        """See `CoreMailStore`."""
+        check_neighbours(self._coordinator)
+        await self._coordinator.readiness.wait(MailboxKey.of(folder))
+        await self._coordinator.submit(RaiseRequest(MailboxKey.of(folder), uidnext, modseq))
+
+    async def renumber(self, mailbox: MailboxView, wanted: Mapping[int, int]) -> None:
+        """See `CoreMailStore`."""
+        check_neighbours(self._coordinator)
+        found = [message for uid in sorted(wanted) if (message := mailbox.messages.get(uid)) is not None]
+        for first in range(0, len(found), RENUMBERED_MAX):
+            some = found[first : first + RENUMBERED_MAX]
+            uids, guids = UidSet.of(one.uid for one in some), tuple(one.guid for one in some)
+            key = MailboxKey.of(mailbox)
+            await self._coordinator.submit(RenumberRequest(key, uids, guids, tuple(wanted[one.uid] for one in some)))
+
+    async def know_as(self, folder: Folder, guid: bytes) -> None:
+        """See `CoreMailStore`."""
+        check_neighbours(self._coordinator)
+        await self._coordinator.readiness.wait(tree_of(folder.user))
+        value = (FOREIGN_GUID + guid.hex(), folder.mailbox_id.hex().encode())
+        await self._coordinator.submit(AnnotateRequest(folder.user, NOWHERE, (value,)))
+
+    async def keep_uidvalidity(self, folder: Folder, uidvalidity: int | None) -> Folder:
+        """See `CoreMailStore`."""
+        check_neighbours(self._coordinator)
+        await self._coordinator.readiness.wait(tree_of(folder.user))
+        value = None if uidvalidity is None else b"%d" % uidvalidity
+        await self._coordinator.submit(AnnotateRequest(folder.user, folder.mailbox_id, ((KEPT_UIDVALIDITY, value),)))
+        self._folders.forget(folder.user)
+        now = await self.folder(folder.user, folder.name)
+        if uidvalidity not in {None, now.uidvalidity}:
+            raise UnavailableError("this node does not show the folder's new UIDVALIDITY yet; try again")
+        return now
+
+    def watch_users(self) -> ChangedUsers:
+        """See `CoreMailStore`."""
+        changed = ChangedUsers()
+        self._store.listeners.append(lambda commit: changed.note(entry.user for entry in commit.applied))
+        return changed
+
+    def has_seen(self, entry: str) -> bool:
+        """See `CoreMailStore`."""
+        origin, _, seq = entry.rpartition(":")
+        return self._store.context.get(origin, 0) >= int(seq)
+
+    async def users_after(self, user: str, most: int) -> Sequence[str]:
+        """See `CoreMailStore`."""
+        return await self._store.read(partial(queries.users_after, user=user, most=most))
+
+    async def tree_changes(self, user: str) -> TreeChanges:
+        """See `CoreMailStore`."""
+        await self._coordinator.readiness.wait(tree_of(user))
+        return await self._store.read(partial(queries.tree_changes, user=user))
+
+    async def annotation_changes(self, user: str, folder: Folder | None) -> Sequence[AnnotationChange]:
+        """See `CoreMailStore`."""
+        await self._coordinator.readiness.wait(tree_of(user))
+        home = NOWHERE if folder is None else folder.mailbox_id
+        return await self._store.read(partial(queries.annotation_changes, user=user, mailbox_id=home))
+
+    async def mailbox_changes(self, folder: Folder, above: int) -> MailboxChanges:
+        """See `CoreMailStore`."""
+        await self._coordinator.readiness.wait(MailboxKey.of(folder))
+        return await self._store.read(lambda reader: queries.mailbox_changes(reader, folder.mailbox_id, above))
+
+
+def check_neighbours(coordinator: Coordinator) -> None:
+    """Raise UnavailableError if a neighbour does not know entries that raise numbers."""
+    for link in coordinator.connections.links:
+        check_raises(link)
