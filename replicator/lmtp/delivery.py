@@ -13,7 +13,7 @@ import trio
 
 from replicator.errors import MailError
 from replicator.lmtp import replies
-from replicator.lmtp.machine import Envelope, Recipient
+from replicator.lmtp.events import Envelope, Recipient
 from replicator.lmtp.replies import Reply, reply_for
 from replicator.lmtp.services import LmtpServices
 from replicator.lmtp.trace import Top, trace_headers

@@ -12,16 +12,8 @@ from protocol.units import KIB
 from replicator.errors import MailError
 from replicator.lmtp import replies
 from replicator.lmtp.delivery import Delivery
-from replicator.lmtp.machine import (
-    Envelope,
-    Event,
-    LmtpMachine,
-    MessageBegun,
-    MessageData,
-    MessageEnded,
-    TlsAccepted,
-    UserAsked,
-)
+from replicator.lmtp.events import Envelope, Event, MessageBegun, MessageData, MessageEnded, TlsAccepted, UserAsked
+from replicator.lmtp.machine import LmtpMachine
 from replicator.lmtp.replies import Reply
 from replicator.lmtp.services import LmtpServices, places_of
 from replicator.mail.mailstore import sending_s

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 
 from protocol.units import KIB
-from replicator.lmtp.machine import Envelope
+from replicator.lmtp.events import Envelope
 
 HEADER_END = b"\r\n\r\n"
 

@@ -5,15 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from replicator.lmtp.machine import (
-    Envelope,
-    Event,
-    LmtpMachine,
-    MessageBegun,
-    MessageData,
-    MessageDropped,
-    MessageEnded,
-)
+from replicator.lmtp.events import Envelope, Event, MessageBegun, MessageData, MessageDropped, MessageEnded
+from replicator.lmtp.machine import LmtpMachine
 from replicator.lmtp.replies import Reply, delivered
 from replicator.users import Recipients
 from tests.one_node import Names

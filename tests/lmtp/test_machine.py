@@ -17,12 +17,9 @@ from replicator.errors import (
     UserNotLearnedError,
     UsersUnavailableError,
 )
-from replicator.lmtp.machine import (
-    LEGAL,
-    RECIPIENTS_MAX,
+from replicator.lmtp.events import (
     Envelope,
     Event,
-    LmtpMachine,
     MessageBegun,
     MessageData,
     MessageEnded,
@@ -30,6 +27,7 @@ from replicator.lmtp.machine import (
     TlsAccepted,
     UserAsked,
 )
+from replicator.lmtp.machine import LEGAL, RECIPIENTS_MAX, LmtpMachine
 from replicator.lmtp.replies import reply_for
 from replicator.lmtp.syntax import Address
 from replicator.users import Recipients
