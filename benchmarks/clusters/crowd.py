@@ -36,8 +36,9 @@ from replicator.store.db import schema
 from replicator.store.db.entry_validation import NamedHead
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
-from replicator.store.log import entry_removal, folder_sequencer, sequencer
-from replicator.store.log.sequencer import NewMail
+from replicator.store.log import entry_removal
+from replicator.store.log.sequencing import folder_sequencer, sequencer
+from replicator.store.log.sequencing.sequencer import NewMail
 from replicator.store.store import Store
 from resync.entry import FolderCreate
 

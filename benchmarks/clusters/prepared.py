@@ -30,7 +30,8 @@ from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries, schema
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
-from replicator.store.log import entry_removal, folder_sequencer, sequencer
+from replicator.store.log import entry_removal
+from replicator.store.log.sequencing import folder_sequencer, sequencer
 from replicator.store.store import Store
 
 CLUSTER = "mail"

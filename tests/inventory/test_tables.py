@@ -22,7 +22,7 @@ from replicator.store.inventory import parquet, tables, writing
 from replicator.store.inventory.conversation import LeftOut
 from replicator.store.inventory.flags import FlagReader
 from replicator.store.inventory.screening import KEYS, key_of
-from replicator.store.log import sequencer
+from replicator.store.log.sequencing import sequencer
 from resync.inventory import TABLES
 from tests.effort import examples
 from tests.inventory import expected

@@ -41,7 +41,8 @@ BREAKAGES = (
         "follows = entry.stands_on(chain.head, chain.history)", "follows = True",
     ),
     Breakage(
-        "histories", "a merge names the histories of its heads the wrong way round", "replicator/store/log/forks.py",
+        "histories", "a merge names the histories of its heads the wrong way round",
+        "replicator/store/log/forks/merging.py",
         "(plan.ours, plan.theirs), (chain.history, plan.history)",
         "(plan.ours, plan.theirs), (plan.history, chain.history)",
     ),
@@ -67,7 +68,7 @@ BREAKAGES = (
         "needed = self.config.copies - 1", "needed = max(0, self.config.copies - 2)",
     ),
     Breakage(
-        "unchanged-since", "UNCHANGEDSINCE is not looked at", "replicator/store/log/sequencer.py",
+        "unchanged-since", "UNCHANGEDSINCE is not looked at", "replicator/store/log/sequencing/sequencer.py",
         "if unchanged_since is not None and row.modseq > unchanged_since:", "if False:",
     ),
     Breakage(
@@ -93,8 +94,8 @@ BREAKAGES = (
         "if not self.is_hopeless(head):", "if False:",
     ),
     Breakage(
-        "strays", "a mail that is to move to the folder of the same name is removed", "replicator/store/log/forks.py",
-        "lacking.append(row)", "done.append(row)",
+        "strays", "a mail that is to move to the folder of the same name is removed",
+        "replicator/store/log/forks/stray_mail.py", "lacking.append(row)", "done.append(row)",
     ),
     Breakage(
         "shipping", "a link starts with what is new, whatever the peer lacks", "replicator/replication/log/sender.py",
@@ -106,7 +107,7 @@ BREAKAGES = (
         'return f"{sid}.{self.clock_ms():x}{self.random.randrange(1 << 16):04x}"', 'return f"{sid}.1"',
     ),
     Breakage(
-        "copy", "a COPY believes the UID and not the GUID", "replicator/store/log/sequencer.py",
+        "copy", "a COPY believes the UID and not the GUID", "replicator/store/log/sequencing/sequencer.py",
         "if row is None or row.guid != want.guid:", "if row is None:",
         "test_copy_takes_the_mail_its_client_sees_not_the_one_at_the_master",
     ),

@@ -19,8 +19,8 @@ from replicator.mail.view import MailboxView
 from replicator.runtime.environment import Environment
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import MailboxKey, folders
-from replicator.store.log import folder_sequencer, sequencer
-from replicator.store.log.sequencer import CopySource
+from replicator.store.log.sequencing import folder_sequencer, sequencer
+from replicator.store.log.sequencing.sequencer import CopySource
 from replicator.store.store import Store
 from tests.store.harness import connection_of
 

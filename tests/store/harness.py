@@ -20,8 +20,8 @@ from replicator.store.db import tally as tallies
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.tally import NOTHING, Tally, shown
 from replicator.store.db.transaction import Transaction
-from replicator.store.log import folder_sequencer, sequencer
-from replicator.store.log.sequencer import CopySource, Flagged, Placed
+from replicator.store.log.sequencing import folder_sequencer, sequencer
+from replicator.store.log.sequencing.sequencer import CopySource, Flagged, Placed
 from replicator.store.store import Store
 from resync.entry import NOWHERE, Change, Entry
 from tests.store.consistency import check_file

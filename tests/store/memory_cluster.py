@@ -10,8 +10,8 @@ from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
-from replicator.store.log import folder_sequencer, sequencer
-from replicator.store.log.sequencer import CopySource
+from replicator.store.log.sequencing import folder_sequencer, sequencer
+from replicator.store.log.sequencing.sequencer import CopySource
 from resync.entry import NOWHERE
 from resync.row import Row
 from tests.store.memory_node import MemoryNode

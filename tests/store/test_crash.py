@@ -21,7 +21,7 @@ import trio
 from replicator.runtime.environment import Environment
 from replicator.store.bodies.body_rows import StoredBody, read_body
 from replicator.store.db import queries
-from replicator.store.log import sequencer
+from replicator.store.log.sequencing import sequencer
 from replicator.store.store import Store
 from tests.effort import examples
 from tests.store.consistency import check

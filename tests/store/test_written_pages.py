@@ -12,7 +12,7 @@ from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import schema
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
-from replicator.store.log import sequencer
+from replicator.store.log.sequencing import sequencer
 from replicator.store.store import Store
 from tests.store.harness import connection_of, open_store
 

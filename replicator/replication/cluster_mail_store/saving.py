@@ -24,7 +24,7 @@ from replicator.runtime.environment import Environment
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.chain import Usage
 from replicator.store.db.queries import MailboxKey
-from replicator.store.log.sequencer import NewMail
+from replicator.store.log.sequencing.sequencer import NewMail
 from replicator.store.store import Store
 from resync.entry import ID_BYTES
 

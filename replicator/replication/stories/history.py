@@ -10,9 +10,9 @@ import trio
 from replicator.errors import FolderNotFoundError
 from replicator.replication import timing
 from replicator.store.db.queries import Connection
-from replicator.store.log import story_rows
-from replicator.store.log.chain_walk import ChainWalk, WalkedEntry
-from replicator.store.log.story_rows import KnownFolder
+from replicator.store.log.stories import story_rows
+from replicator.store.log.stories.chain_walk import ChainWalk, WalkedEntry
+from replicator.store.log.stories.story_rows import KnownFolder
 from replicator.store.store import Reader
 from replicator.stories import AbsentEntry, LoggedEntry, LoggedHistory
 from resync.entry import tree_id

@@ -21,9 +21,9 @@ from replicator.replication.stories.mail_lives import LogTold, MailRows, rows_of
 from replicator.replication.stories.message_ids import MessageIds
 from replicator.store.db import queries
 from replicator.store.db.queries import Connection
-from replicator.store.log import story_rows
-from replicator.store.log.chain_walk import ChainWalk
-from replicator.store.log.story_rows import Holding, KnownFolder
+from replicator.store.log.stories import story_rows
+from replicator.store.log.stories.chain_walk import ChainWalk
+from replicator.store.log.stories.story_rows import Holding, KnownFolder
 from replicator.store.store import Reader
 from replicator.stories import Arrivals, AskedMail, LookedAt, MailLife, MailStory, Sameness
 from resync.entry import Entry, tree_id

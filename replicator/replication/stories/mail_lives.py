@@ -11,8 +11,8 @@ from replicator.store.db import queries
 from replicator.store.db.queries import Connection
 from replicator.store.gc import expunged
 from replicator.store.gc.expunged import Kept
-from replicator.store.log import story_rows
-from replicator.store.log.chain_walk import ChainWalk
+from replicator.store.log.stories import story_rows
+from replicator.store.log.stories.chain_walk import ChainWalk
 from replicator.stories import Arrivals, FlagState, KeptMail, ShownMail
 from resync.clock import COUNTER_BITS
 from resync.entry import Entry

@@ -18,8 +18,8 @@ from replicator.replication.stories.history import find_folder
 from replicator.replication.writes import head_exchange
 from replicator.store.db.chain import Chain
 from replicator.store.db.queries import MailboxKey
-from replicator.store.log import story_rows
-from replicator.store.log.story_rows import MailboxFacts
+from replicator.store.log.stories import story_rows
+from replicator.store.log.stories.story_rows import MailboxFacts
 from replicator.store.store import Reader
 from replicator.stories import Agreement, MailboxStory, MasterHow, ShownElsewhere, WaitingEntry
 from resync.clock import COUNTER_BITS

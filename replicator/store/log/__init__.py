@@ -1,4 +1,5 @@
-"""The effects of log entries: the sequencer makes entries, `apply` carries them out, `replay` and `forks` reread them.
+"""The effects of log entries: `sequencing` makes entries, `apply` carries them out, `replay` and `forks` reread them.
 
-The functions run in jobs of the writer and in the readers beside it.
+`snapshot_install` steps to a state without its entries; `gaps`, `entry_removal` and `pending_resync` are about what the
+log has no more. The functions run in jobs of the writer and in the readers beside it.
 """

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from replicator.config import LimitsConfig
 from replicator.imap.services import ImapServices
 from replicator.runtime.metrics import RefusalMetrics
-from replicator.store.log.folder_sequencer import REMOVED_FACTOR
+from replicator.store.log.sequencing.folder_sequencer import REMOVED_FACTOR
 from tests.imap.client import connected, services
 from tests.one_node import one_node
 

@@ -14,7 +14,7 @@ from replicator.replication.convergence import diff
 from replicator.replication.convergence.diff import LOOKS, NodeComparison
 from replicator.replication.links.link import PeerLink
 from replicator.store.db.queries import MailboxKey
-from replicator.store.log import sequencer
+from replicator.store.log.sequencing import sequencer
 from resync.differing import DifferenceKind
 from tests.replication.cluster import Cluster, Node, cluster
 from tests.replication.idle_parts import never, stop_the_log

@@ -27,6 +27,7 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit, Logged
 from replicator.store.log import forks
 from replicator.store.log.apply import receive
+from replicator.store.log.forks import merging
 from resync.clock import COUNTER_BITS
 from resync.entry import Entry, MailAdd, Merge
 from resync.merge import merge
@@ -313,7 +314,7 @@ async def test_clients_write_while_a_merge_is_planned(tmp_path: Path, monkeypatc
         assert going_on.wait(60)
         return merge(ours, theirs, dot, anew)
 
-    monkeypatch.setattr(forks, "merge", merge_slowly)
+    monkeypatch.setattr(merging, "merge", merge_slowly)
     async with cluster(tmp_path, None, 1) as nodes, trio.open_nursery() as nursery:
         node = nodes["dc1"]
         await node.save("mine")

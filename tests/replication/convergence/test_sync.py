@@ -22,7 +22,9 @@ from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db import chain as chains
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
-from replicator.store.log import forks, sequencer
+from replicator.store.log import forks
+from replicator.store.log.forks import merging
+from replicator.store.log.sequencing import sequencer
 from resync.entry import tree_id
 from resync.state import MailboxState
 from tests.effort import examples, first
@@ -44,7 +46,7 @@ async def shown(node: Node, key: MailboxKey) -> object:
     nobody = forks.Branch(Dot("of.nobody", 1), b"", MailboxState())
 
     def read(reader: sqlite3.Connection) -> object:
-        return forks._shown(reader, key, nobody, chains.load(reader, key.mailbox_id))
+        return merging._shown(reader, key, nobody, chains.load(reader, key.mailbox_id))
 
     return await node.store.read(read)
 

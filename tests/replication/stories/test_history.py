@@ -11,7 +11,7 @@ from replicator.cli.stories.history_lines import lines
 from replicator.errors import FolderNotFoundError
 from replicator.replication import timing
 from replicator.replication.stories import history
-from replicator.store.log import chain_walk
+from replicator.store.log.stories import chain_walk
 from replicator.stories import LAST_DEFAULT, LoggedHistory
 from tests.replication.cluster import EPOCH_MS, USER, Cluster, Node, cluster
 from tests.replication.log.truncating import forget_log

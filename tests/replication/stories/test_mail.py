@@ -19,7 +19,7 @@ from replicator.replication.stories import mail, mail_lives, message_ids
 from replicator.replication.writes.requests import SaveRequest
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import Connection, MailboxKey
-from replicator.store.log import chain_walk, story_rows
+from replicator.store.log.stories import chain_walk, story_rows
 from replicator.store.store import Reader
 from replicator.tasks import UndeleteOptions, UndeleteStatus
 from tests.replication.cluster import USER, Cluster, Node, cluster

@@ -13,7 +13,7 @@ from replicator.mail.mailstore import NewMessage, SavedMessage
 from replicator.replication.writes.requests import CreateRequest
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.transaction import Commit
-from replicator.store.log.sequencer import NewMail
+from replicator.store.log.sequencing.sequencer import NewMail
 from tests.replication.bodies.large_messages import message
 from tests.replication.cluster import TIMEOUT_S, Cluster, Node, cluster
 

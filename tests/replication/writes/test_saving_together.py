@@ -9,7 +9,7 @@ from replicator.mail.mailstore import NewMessage
 from replicator.replication.writes.requests import SaveAllRequest
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import MailboxKey
-from replicator.store.log.sequencer import NewMail
+from replicator.store.log.sequencing.sequencer import NewMail
 from tests.replication.cluster import USER, Node, cluster
 
 SMALL = [b"mail %d" % number for number in range(70)]

@@ -20,8 +20,9 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.db.rows.message_rows import DamagedRowError
 from replicator.store.db.transaction import Logged, Transaction
 from replicator.store.gc import body_references, expunged, orphaned_bodies
-from replicator.store.log import forks, sequencer
-from replicator.store.log.sequencer import CopySource
+from replicator.store.log import forks
+from replicator.store.log.sequencing import sequencer
+from replicator.store.log.sequencing.sequencer import CopySource
 from resync.entry import MailAdd
 from tests.effort import examples
 from tests.store import consistency

@@ -18,7 +18,7 @@ from replicator.store.db import queries, tally
 from replicator.store.db.damage import DatabaseDamagedError
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Commit, Transaction
-from replicator.store.log import folder_sequencer
+from replicator.store.log.sequencing import folder_sequencer
 from replicator.store.repair.row_repair import compare_and_mend
 from replicator.store.store import Store
 from tests.effort import examples

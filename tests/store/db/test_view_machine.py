@@ -11,8 +11,8 @@ from protocol.values import UidSet
 from replicator.mail.view import SEEN, MailboxView, Message
 from replicator.store.db import queries
 from replicator.store.db.transaction import Transaction
-from replicator.store.log import sequencer
-from replicator.store.log.sequencer import CopySource
+from replicator.store.log.sequencing import sequencer
+from replicator.store.log.sequencing.sequencer import CopySource
 from tests.store import consistency
 from tests.store.harness import INBOX, assert_same_view, guid, saving
 from tests.store.memory_node import MemoryNode

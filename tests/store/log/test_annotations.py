@@ -6,7 +6,7 @@ from protocol.values import Dot
 from replicator.config import LimitsConfig
 from replicator.errors import FolderNotFoundError, MailboxFullError
 from replicator.store.db import queries
-from replicator.store.log.folder_sequencer import REMOVED_FACTOR
+from replicator.store.log.sequencing.folder_sequencer import REMOVED_FACTOR
 from resync.entry import NOWHERE
 from tests.store import consistency
 from tests.store.harness import ALICE, annotating, creating, deleting, renaming

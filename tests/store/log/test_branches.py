@@ -13,7 +13,8 @@ from replicator.mail.annotations import VALUE_BYTES_MAX
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
-from replicator.store.log import folder_sequencer, forks
+from replicator.store.log import forks
+from replicator.store.log.sequencing import folder_sequencer
 from resync.entry import (
     NOWHERE,
     AnnotationState,

@@ -9,9 +9,10 @@ import pytest
 
 from protocol.values import Dot
 from replicator.runtime.environment import Environment
-from replicator.store.log import chain_walk, forks
-from replicator.store.log.chain_walk import ChainWalk
+from replicator.store.log import forks
 from replicator.store.log.entry_removal import collect
+from replicator.store.log.stories import chain_walk
+from replicator.store.log.stories.chain_walk import ChainWalk
 from replicator.store.store import Store
 from resync.entry import Entry, MailAdd
 from resync.story.parts import about

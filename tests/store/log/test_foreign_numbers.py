@@ -14,9 +14,10 @@ from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
-from replicator.store.log import folder_sequencer, forks, numbering, sequencer
-from replicator.store.log.folder_sequencer import REMOVED_FACTOR
-from replicator.store.log.sequencer import NewMail, NewUid
+from replicator.store.log import forks
+from replicator.store.log.sequencing import folder_sequencer, numbering, sequencer
+from replicator.store.log.sequencing.folder_sequencer import REMOVED_FACTOR
+from replicator.store.log.sequencing.sequencer import NewMail, NewUid
 from resync.entry import NOWHERE, FolderAnnotate, MailAdd, Raise
 from resync.folder_tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP
 from resync.names_elsewhere import FOREIGN_GUID, KEPT_UIDVALIDITY, UIDVALIDITY_HOLDER, held_by

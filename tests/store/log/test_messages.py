@@ -12,7 +12,7 @@ from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
 from replicator.store.log import forks
-from replicator.store.log.sequencer import Placed
+from replicator.store.log.sequencing.sequencer import Placed
 from resync.row import Row
 from tests.store import consistency
 from tests.store.harness import INBOX, WORK, copying, expunging, flagging, guid, open_store, save, saving, source

@@ -11,7 +11,7 @@ from replicator.replication.links.handshake import RAISE
 from replicator.replication.links.link import PeerLink
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
-from replicator.store.log.sequencer import Placed
+from replicator.store.log.sequencing.sequencer import Placed
 
 
 class NotHereYetError(MailError):

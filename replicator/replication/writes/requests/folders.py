@@ -10,8 +10,8 @@ from replicator.replication.links.link import PeerLink
 from replicator.replication.writes.requests.change_request import check_raises, saved
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
-from replicator.store.log import folder_sequencer, sequencer
-from replicator.store.log.sequencer import NewMail
+from replicator.store.log.sequencing import folder_sequencer, sequencer
+from replicator.store.log.sequencing.sequencer import NewMail
 from resync.entry import pack_values, tree_id
 from resync.names_elsewhere import OWN
 

@@ -46,7 +46,7 @@ from replicator.replication.writes.requests.messages import (
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.entry_validation import NUMBER_MAX, are_annotations
 from replicator.store.db.queries import MailboxKey
-from replicator.store.log.sequencer import NewMail
+from replicator.store.log.sequencing.sequencer import NewMail
 
 
 def _mailbox(link: PeerLink, number: int) -> MailboxKey:

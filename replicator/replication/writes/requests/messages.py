@@ -32,8 +32,8 @@ from replicator.replication.writes.requests.change_request import ChangeRequest,
 from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
-from replicator.store.log import sequencer
-from replicator.store.log.sequencer import CopySource, NewMail, NewUid
+from replicator.store.log.sequencing import sequencer
+from replicator.store.log.sequencing.sequencer import CopySource, NewMail, NewUid
 
 SAVE_ALL_MAX = 64
 """Most messages of one SAVE-ALL: as many literals as a frame may have."""

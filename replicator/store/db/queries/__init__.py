@@ -57,6 +57,7 @@ from replicator.store.db.queries.log_queries import (
     log_settled,
     log_start,
     log_waiting,
+    stamp_time,
 )
 from replicator.store.db.queries.mailbox_key import MailboxKey
 from replicator.store.db.queries.message_queries import (
@@ -124,6 +125,7 @@ __all__ = [
     "row_of_guid",
     "rows",
     "shows_whole",
+    "stamp_time",
     "subscriptions",
     "tree_changes",
     "tree_rows",

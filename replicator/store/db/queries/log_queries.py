@@ -28,6 +28,12 @@ def entry_of(dot: Dot, body: bytes) -> Entry:
         raise DamagedRowError(f"entry {dot.seq} of {dot.origin}") from error
 
 
+def stamp_time(connection: sqlite3.Connection, dot: Dot) -> int | None:
+    """Return the time of an entry's stamp, if the log has the entry."""
+    row: tuple[int] | None = connection.execute("SELECT time FROM log WHERE origin = ? AND seq = ?", dot).fetchone()
+    return row[0] if row else None
+
+
 def log_waiting(connection: sqlite3.Connection) -> dict[Dot, bytes]:
     """Return the entries that arrived but are not applied, with their chains, even if the log has lost the entries."""
     rows = connection.execute(_WAITING)

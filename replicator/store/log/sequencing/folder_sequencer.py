@@ -16,7 +16,7 @@ from replicator.store.db import queries
 from replicator.store.db.entry_validation import are_annotations
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
-from replicator.store.log.numbering import commit, head_of
+from replicator.store.log.sequencing.numbering import commit, head_of
 from resync.entry import (
     ID_BYTES,
     NOWHERE,

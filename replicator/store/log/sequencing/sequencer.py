@@ -17,7 +17,7 @@ from replicator.store.bodies.body_rows import StoredBody, write_body
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.transaction import Transaction
-from replicator.store.log.numbering import commit, head_of
+from replicator.store.log.sequencing.numbering import commit, head_of
 from resync.entry import (
     Change,
     FlagAdd,
