@@ -23,9 +23,9 @@ like everything else. A batch is MessagePack: an array with `[received_ms or nil
 each message, `BATCH_MAX` at most; the last value may be left out. `uid` is the UID at another server: the message gets
 it unless the folder's UIDNEXT is above it. Folders are in `mail.folder_routes`, mail to take away in
 `mail.mail_routes`, mail to remove in `mail.expunge_routes`, numbers of mailboxes in `mail.number_routes`, changes of an
-import in `mail.change_routes`, long-running operations in `tasks.routes`, what happened to mail in `story_routes`,
+import in `mail.change_routes`, long-running operations in `tasks.routes`, what happened to mail in `mail.story_routes`,
 traces of the protocol in `trace_routes`, sessions in `session_routes`, users in `users.routes`, answers for proxies in
-`proxy_routes`, the page for operators in `page`.
+`users.proxy_routes`, the page for operators in `page`.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ from replicator.http.mail.expunge_routes import EXPUNGE_ROUTES
 from replicator.http.mail.folder_routes import FOLDER_ROUTES
 from replicator.http.mail.mail_routes import MAIL_ROUTES
 from replicator.http.mail.number_routes import NUMBER_ROUTES
+from replicator.http.mail.story_routes import STORY_ROUTES
 from replicator.http.message import (
     MSGPACK_TYPE,
     Caller,
@@ -68,14 +69,13 @@ from replicator.http.message import (
 from replicator.http.openapi import openapi_document
 from replicator.http.page.routes import PAGE_ROUTES
 from replicator.http.parameters import TIME_MAX_MS, no_such_user, number
-from replicator.http.proxy_routes import PROXY_ROUTES
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices, known_user
 from replicator.http.session_routes import SESSION_ROUTES
-from replicator.http.story_routes import STORY_ROUTES
 from replicator.http.tasks.routes import TASK_ROUTES
 from replicator.http.trace_routes import TRACE_ROUTES
 from replicator.http.users.login_routes import LOGIN_ROUTES
+from replicator.http.users.proxy_routes import PROXY_ROUTES
 from replicator.http.users.routes import USER_ROUTES
 from replicator.mail.flags import settable_in
 from replicator.mail.mailstore import INBOX, NewMessage, SavedMessage, canonical_name

@@ -15,10 +15,10 @@ import trio.testing
 
 from replicator.config import Address, ClusterConfig, LimitsConfig
 from replicator.http.access import Access
-from replicator.http.proxy_routes import ASKING_MAX, BUSY, FAILED, UNKNOWN
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices, MailServers
 from replicator.http.tokens import Role, Tokens, add_token
+from replicator.http.users.proxy_routes import ASKING_MAX, BUSY, FAILED, UNKNOWN
 from replicator.users import Site, UserDirectory
 from tests.http.conversation import Answer, Conversation, conversation
 from tests.one_node import run_inline

@@ -1,1 +1,1 @@
-"""Users over HTTP: the cluster's table, and the removal of former users' mail."""
+"""Users over HTTP: the cluster's table, log-ins (also for proxies that ask), and the removal of former users' mail."""
