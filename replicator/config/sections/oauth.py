@@ -18,7 +18,6 @@ ALGORITHMS = (
 With others, such as HS256, whoever can check a token can make one, too.
 """
 
-
 REFRESH_S = 3600.0
 
 

@@ -16,7 +16,6 @@ SERVER_TIMEOUT_MAX_S = 15.0
 there is one for each part of the name, one for the user's own name, and one for the password.
 """
 
-
 SERVER_CACHE_MAX_S = 3600.0
 
 
