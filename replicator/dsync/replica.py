@@ -131,6 +131,17 @@ class Replica(Protocol):
         """Forget the last sync of a mailbox with a peer; with None, of all mailboxes: the next one compares all."""
         ...
 
+    def full_sync_age_s(self, dovecot: str, /) -> float:
+        """Return how long ago the last sync ended that has compared all mails; infinity if that is not known.
+
+        `dovecot`: its address, as the node's configuration names it.
+        """
+        ...
+
+    def note_full_sync(self, dovecot: str, /) -> None:
+        """Remember that a sync that has compared all mails ends now."""
+        ...
+
     def mailbox(self, mailbox_id: bytes, peer: str, /) -> AbstractAsyncContextManager[ReplicaMailbox | None]:
         """Hold a mailbox during its sync with a peer of this name; None if it is not here."""
         ...

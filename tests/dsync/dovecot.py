@@ -128,6 +128,15 @@ class Dovecot:
         """Lose all of a user's mail, as a disk does."""
         shutil.rmtree(self.directory / "mail" / user)
 
+    def back_up(self, user: str, to: Path) -> None:
+        """Copy a user's mail to a new directory."""
+        subprocess.run(["cp", "-a", self.directory / "mail" / user, to], check=True)
+
+    def restore(self, user: str, copy: Path) -> None:
+        """Put a copy of a user's mail in place of the mail."""
+        self.lose(user)
+        subprocess.run(["cp", "-a", copy, self.directory / "mail" / user], check=True)
+
     def status(self, folder: str, user: str = "u1") -> dict[str, str]:
         """Return numbers of a folder."""
         output = self.do("-f", "tab", "mailbox", "status", "-u", user, "uidvalidity uidnext highestmodseq", folder)

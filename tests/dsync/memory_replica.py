@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
@@ -162,6 +163,7 @@ class MemoryReplica:
     subscriptions: dict[Name, tuple[int, bool]] = field(default_factory=dict)
     deleted_boxes: dict[bytes, int] = field(default_factory=dict)
     deleted_names: dict[bytes, int] = field(default_factory=dict)
+    full_syncs: dict[str, int] = field(default_factory=dict)  # when they ended, by Dovecots
 
     # ---- what users do
 
@@ -243,6 +245,12 @@ class MemoryReplica:
 
     def common_uid(self, mailbox_id: bytes, _peer: str) -> int:
         return next((box.common_uid or 0 for box in self.boxes.values() if box.mailbox_id == mailbox_id), 0)
+
+    def full_sync_age_s(self, dovecot: str) -> float:
+        return self.now_s - self.full_syncs.get(dovecot, -math.inf)
+
+    def note_full_sync(self, dovecot: str) -> None:
+        self.full_syncs[dovecot] = self.now_s
 
     @asynccontextmanager
     async def mailbox(self, mailbox_id: bytes, _peer: str) -> AsyncIterator[MemoryMailbox | None]:

@@ -62,9 +62,10 @@ def pusher_of(
     config: DovecotConfig | None = None,
     registry: CollectorRegistry | None = None,
     syncing: Syncing | None = None,
+    clock_ms: Callable[[], int] = wall_clock_ms,
 ) -> Pusher:
     memory = LastSyncFiles(mail.store.path.parent / "dovecots")
-    replicas = MailReplicas(mail, memory, wall_clock_ms, TemporaryFile)
+    replicas = MailReplicas(mail, memory, clock_ms, TemporaryFile)
     users = users or Names(USER, "u2")
     services = PushServices(mail, users, replicas.of, "zz-test", syncing or Syncing(), DovecotMetrics(registry))
     config = config or config_of(address)

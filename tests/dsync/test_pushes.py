@@ -15,10 +15,11 @@ from replicator.dsync.pushes.schedule import GATHER_S, RETRY_FIRST_S, RETRY_MOST
 from replicator.dsync.users import Syncing
 from replicator.errors import UnavailableError
 from replicator.mail.mailstore import NewMessage
+from replicator.runtime.environment import wall_clock_ms
 from tests.dsync.beside_replicator import play
 from tests.dsync.dovecot import PASSWORD, SDBOX, Dovecot, needs_dovecot
 from tests.dsync.pushed import QUIET_S, config_of, listening_dovecot, pusher_of, running, syncs, until, until_equal
-from tests.dsync.sides import USER, NodeSide
+from tests.dsync.sides import USER, DovecotSide, NodeSide
 from tests.end_to_end.helpers.in_process import free_ports
 from tests.end_to_end.helpers.in_process import running as running_nodes
 from tests.end_to_end.helpers.two_nodes import client_of, configs
@@ -66,6 +67,44 @@ async def test_rounds_find_what_only_the_dovecot_knows(tmp_path: Path) -> None:
                 server.do("flags", "add", "-u", USER, "\\Flagged", "mailbox", "INBOX", "all")
                 await until_equal(server, mail)
             assert [flags for _, _, flags in await NodeSide(mail).shown()] == [{"\\Flagged"}]
+
+
+@needs_dovecot
+async def test_full_syncs_outlast_restarts(tmp_path: Path) -> None:
+    """Only a full sync sees that a Dovecot has gone on from an older copy, since its numbers have grown again."""
+    now_ms, day_ms = wall_clock_ms(), 86_400_000
+    with listening_dovecot() as (server, address):
+        async with one_node(tmp_path) as mail:
+
+            async def start(*, at_ms: int) -> None:
+                """Run the pusher until its first round is over."""
+                registry = CollectorRegistry()
+                pusher = pusher_of(mail, address, registry=registry, clock_ms=lambda: at_ms)
+
+                async def is_over() -> bool:
+                    await trio.sleep(0.01)
+                    return syncs(registry, address) == 1
+
+                async with running(pusher):
+                    await until(is_over)
+
+            here, there = NodeSide(mail), DovecotSide(server)
+            for number in range(2):
+                await here.append(b"Subject: %d\r\n\r\n" % number)
+            await start(at_ms=now_ms)
+            server.back_up(USER, tmp_path / "copy")
+            await there.flag(1, "\\Flagged", is_set=True)
+            for _ in range(3):  # the first one brings the flag, the others find that both sides have it
+                await start(at_ms=now_ms + 1)
+            assert await here.shown() == await there.shown()
+            server.restore(USER, tmp_path / "copy")
+            for number in range(10):
+                await there.flag(2, "\\Answered", is_set=number % 2 == 0)
+            await start(at_ms=now_ms + day_ms - 1)
+            assert [flags for _, _, flags in await there.shown()] == [set(), set()]
+            assert [flags for _, _, flags in await here.shown()] == [{"\\Flagged"}, set()], "no sync was full"
+            await start(at_ms=now_ms + day_ms)
+            assert await here.shown() == await there.shown()
 
 
 @needs_dovecot

@@ -1,5 +1,7 @@
 """A node's memory of the last sync of each mailbox of a user with each Dovecot, in a file of that user's.
 
+The file also says when all mails were last compared with a Dovecot that the node calls.
+
 Changes before that sync are known to the Dovecot, and those by it are the Dovecot's own. Where nothing is remembered, a
 sync compares all mails, and takes changes of flags from MODSEQs alone. So a file that is damaged or lost costs work.
 """
@@ -23,7 +25,9 @@ from replicator.runtime.environment import run_in_thread
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
+VERSION = 2
+"""Version 1 had the rows alone. A node takes a file of a later version for a damaged one."""
+
 DETAILS_MAX = 100_000
 """Ranges of UIDs that are remembered of all syncs of a user: 10 MB of memory."""
 
@@ -79,11 +83,12 @@ def annotated(name: str, value: bytes | None, *, of_account: bool) -> str:
 
 
 class LastSyncs:
-    """The last syncs of one user's mailboxes, by peer and mailbox."""
+    """The last syncs of one user's mailboxes, by peer and mailbox, and the last full ones, by addresses of Dovecots."""
 
-    def __init__(self, known: Iterable[tuple[str, bytes, LastSync]] = ()) -> None:
-        """`known`: those that are longest ago first."""
+    def __init__(self, known: Iterable[tuple[str, bytes, LastSync]] = (), full: Iterable[tuple[str, int]] = ()) -> None:
+        """`known`: those that are longest ago first. `full`: the times at which full syncs ended, in the same order."""
         self._peers: OrderedDict[str, OrderedDict[bytes, LastSync]] = OrderedDict()
+        self._full = OrderedDict(full)
         self._details = 0
         self.is_changed = False
         for peer, mailbox_id, sync in known:
@@ -122,6 +127,19 @@ class LastSyncs:
         for peer, mailbox_id, _ in self.all():
             if mailbox_id not in mailbox_ids:
                 self.forget(peer, mailbox_id)
+
+    def note_full(self, dovecot: str, at_ms: int) -> None:
+        """Note when a sync ended that has compared all mails. Those that are longest ago are forgotten."""
+        self._full[dovecot] = at_ms
+        self._full.move_to_end(dovecot)
+        while len(self._full) > PEERS_MAX:
+            self._full.popitem(last=False)
+        self.is_changed = True
+
+    @property
+    def full(self) -> Mapping[str, int]:
+        """The times in ms at which syncs ended that have compared all mails, by the addresses of the Dovecots."""
+        return self._full
 
     def all(self) -> list[tuple[str, bytes, LastSync]]:
         """Return all syncs that are known, those that are longest ago first."""
@@ -182,7 +200,7 @@ def _packed(syncs: LastSyncs) -> bytes:
         )
         for peer, mailbox_id, sync in syncs.all()
     ]
-    packed = cast("bytes", msgpack.packb((VERSION, rows), unicode_errors="surrogateescape"))
+    packed = cast("bytes", msgpack.packb((VERSION, (rows, [*syncs.full.items()])), unicode_errors="surrogateescape"))
     return zlib.crc32(packed).to_bytes(4) + packed
 
 
@@ -190,10 +208,11 @@ def _unpacked(data: bytes) -> LastSyncs:
     """Return what a file holds. Raises ValueError."""
     if zlib.crc32(data[4:]) != int.from_bytes(data[:4]):
         raise ValueError("its checksum is wrong")
-    version, rows = msgpack.unpackb(data[4:], use_list=False, unicode_errors="surrogateescape")
-    if version != VERSION:
-        raise ValueError(f"it is of version {version}, not {VERSION}")
-    return LastSyncs((peer, mailbox_id, _sync(row)) for peer, mailbox_id, *row in rows)
+    version, content = msgpack.unpackb(data[4:], use_list=False, unicode_errors="surrogateescape")
+    if version not in {1, VERSION}:
+        raise ValueError(f"it is of version {version}, and this node knows {VERSION} at most")
+    rows, full = (content, ()) if version == 1 else content
+    return LastSyncs(((peer, mailbox_id, _sync(row)) for peer, mailbox_id, *row in rows), full)
 
 
 Ranges = tuple[tuple[int, int], ...]

@@ -5,6 +5,7 @@ Clients of all nodes go on using the mailboxes: what they do during a sync is fo
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager, suppress
@@ -113,6 +114,15 @@ class MailReplica:
     def forget(self, peer: str, mailbox_id: bytes | None = None) -> None:
         """See `Replica`."""
         self._last_syncs.forget(peer, mailbox_id)
+
+    def full_sync_age_s(self, dovecot: str) -> float:
+        """See `Replica`. A time that is to come, as after the clock was set back, tells nothing."""
+        at_ms, now_ms = self._last_syncs.full.get(dovecot), self._clock_ms()
+        return math.inf if at_ms is None or at_ms > now_ms else (now_ms - at_ms) / 1000
+
+    def note_full_sync(self, dovecot: str) -> None:
+        """See `Replica`."""
+        self._last_syncs.note_full(dovecot, self._clock_ms())
 
     async def carry_out(self, step: Step) -> None:
         """See `Replica`."""

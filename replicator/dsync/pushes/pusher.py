@@ -20,7 +20,7 @@ from replicator.dsync.conversation.master_session import MasterSession
 from replicator.dsync.errors import DsyncError, PeerGoneError
 from replicator.dsync.pushes.dovecot import Dovecot, DovecotRefusalError, DovecotUnreachableError
 from replicator.dsync.pushes.schedule import GATHER_S, Look, Schedule
-from replicator.dsync.replica import OpenReplica
+from replicator.dsync.replica import OpenReplica, Replica
 from replicator.dsync.rules.selection import fits
 from replicator.dsync.users import Syncing, Users
 from replicator.errors import MailError
@@ -101,26 +101,22 @@ class Pusher:
                     self._schedule.changed(user, trio.current_time())
 
     async def _go_round(self) -> None:
-        """Let all users be due, again and again."""
-        full_at = trio.current_time() + self._config.full_sync_every_s
+        """Let all users be due, again and again, for a look at all mailboxes, or at all mails if that is due."""
         while True:
             began = trio.current_time()
-            look = Look.FULL if began >= full_at else Look.EVERYWHERE
-            if look is Look.FULL:
-                full_at = began + self._config.full_sync_every_s
             try:
-                await self._owe_all(look)
+                await self._owe_all()
             except MailError as error:
                 log.warning("the users to be synced with the Dovecot at %s: %s", self._config.address, error)
             await trio.sleep_until(began + self._config.sync_every_s)
 
-    async def _owe_all(self, look: Look) -> None:
+    async def _owe_all(self) -> None:
         last = ""
         while users := await self._services.mail.users_after(last, PAGE):
             for user in filter(self._is_ours, users):
                 while len(self._schedule) >= DUE_MOST:
                     await self._schedule.shrunk.wait()
-                self._schedule.owe(user, look, trio.current_time())
+                self._schedule.owe(user, Look.EVERYWHERE, trio.current_time())
             last = users[-1]
 
     async def _sync_due(self) -> None:
@@ -173,7 +169,10 @@ class Pusher:
         async with self._dovecot.begin_sync(user) as (peer, address), services.replica_of(user) as replica:
             self._gate.open()
             session = MasterSession(peer, replica, services.hostname, address)
-            await session.run(everywhere=look >= Look.EVERYWHERE, full=look is Look.FULL)
+            full = look is Look.FULL or (look is Look.EVERYWHERE and self._is_full_due(replica))
+            await session.run(everywhere=look >= Look.EVERYWHERE, full=full)
+            if full and not session.again:
+                replica.note_full_sync(str(self._config.address))
         if session.again:
             self._repeat(user)
             return
@@ -184,6 +183,9 @@ class Pusher:
             self._tell("different", user, f"{session.different} folders stay different")
         else:
             self._tell("done", user, None)
+
+    def _is_full_due(self, replica: Replica) -> bool:
+        return replica.full_sync_age_s(str(self._config.address)) >= self._config.full_sync_every_s
 
     def _repeat(self, user: str) -> None:
         """Let a user be synced again, as there was something in the way; later each time if that goes on."""

@@ -1,0 +1,85 @@
+"""The files in which a node remembers syncs: what other versions of it have written, and damage, cost work at most."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from hashlib import sha256
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from protocol.values import UidSet
+from replicator.dsync.node_mail.last_syncs import PEERS_MAX, LastSync, LastSyncFiles, LastSyncs
+from tests.dsync.sides import USER
+
+PEER, BOX, FOLDER = "vm 127.0.0.1", b"\x0a" * 16, b"\x0b" * 16
+SYNC = LastSync(FOLDER, 7, 5, 1_700_000_000_000, "dc1.1:4", 0, 3, 4, 2, uids=UidSet.of([1, 3]))
+OF_VERSION_1: object = [
+    (PEER, BOX, (FOLDER, 7, 5, 1_700_000_000_000, "dc1.1:4", 0), (3, 4, 2, False), [], [], [], [(1, 1), (3, 3)])
+]
+
+
+def file_of(directory: Path) -> Path:
+    name = sha256(USER.encode()).hexdigest()
+    return directory / name[:2] / name[2:]
+
+
+def write(directory: Path, content: object) -> None:
+    packed = msgpack.packb(content)
+    assert isinstance(packed, bytes)
+    file_of(directory).parent.mkdir()
+    file_of(directory).write_bytes(zlib.crc32(packed).to_bytes(4) + packed)
+
+
+async def test_what_is_written_is_read(tmp_path: Path) -> None:
+    files, syncs = LastSyncFiles(tmp_path), LastSyncs()
+    syncs.note(PEER, BOX, SYNC)
+    syncs.note_full("dovecot:2425", 1)
+    await files.save(USER, syncs)
+    found = await files.load(USER)
+    assert found.find(PEER, BOX, FOLDER) == SYNC
+    assert found.full == {"dovecot:2425": 1}
+
+
+async def test_a_file_of_version_1_knows_of_no_full_sync(tmp_path: Path) -> None:
+    write(tmp_path, (1, OF_VERSION_1))
+    found = await LastSyncFiles(tmp_path).load(USER)
+    assert found.find(PEER, BOX, FOLDER) == SYNC
+    assert found.full == {}
+
+
+async def test_version_1_tells_the_version_of_a_file(tmp_path: Path) -> None:
+    """It reads two values, the first of which is the version, and takes a file of another one for a damaged one."""
+    syncs = LastSyncs()
+    syncs.note_full("dovecot:2425", 1)
+    await LastSyncFiles(tmp_path).save(USER, syncs)
+    version, _ = msgpack.unpackb(file_of(tmp_path).read_bytes()[4:])
+    assert version == 2
+
+
+@pytest.mark.parametrize("damage", ["later", "cut", "flipped"])
+async def test_what_cannot_be_read_is_forgotten(tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str) -> None:
+    caplog.set_level(logging.WARNING)
+    write(tmp_path, (3 if damage == "later" else 1, OF_VERSION_1))
+    file = file_of(tmp_path)
+    data = bytearray(file.read_bytes())
+    if damage == "cut":
+        del data[-1]
+    elif damage == "flipped":
+        data[20] ^= 1
+    file.write_bytes(data)
+    found = await LastSyncFiles(tmp_path).load(USER)
+    assert (found.all(), found.full) == ([], {})
+    assert f"{file}: cannot be read" in caplog.text
+
+
+def test_the_full_syncs_of_a_few_dovecots_are_remembered() -> None:
+    syncs = LastSyncs()
+    for number in range(PEERS_MAX + 1):
+        syncs.note_full(str(number), number)
+    syncs.note_full("1", 100)
+    syncs.note_full("new", 101)
+    assert "1" in syncs.full
+    assert {"0", "2"}.isdisjoint(syncs.full)
