@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from replicator.config import Config, DovecotConfig
 from replicator.dsync.door.server import DsyncServer, DsyncServices
+from replicator.dsync.node_mail.former_users import FormerUsers
 from replicator.dsync.node_mail.last_syncs import LastSyncFiles
 from replicator.dsync.node_mail.mail_replica import MailReplicas
 from replicator.dsync.pushes.dovecot import Dovecot
@@ -46,9 +47,11 @@ class DovecotSyncs:
         self._users = users
         self._environment = environment
         self._registry = registry
+        files = LastSyncFiles(config.node.dovecots)
+        self._former_users = FormerUsers(mail, users, files)
         self._replica_of = MailReplicas(
             mail,
-            LastSyncFiles(config.node.dovecots),
+            files,
             environment.clock_ms,
             partial(environment.open_scratch, config.node.data),
         ).of
@@ -77,8 +80,8 @@ class DovecotSyncs:
         return DsyncServer(services).serve
 
     def runs(self) -> Sequence[Callable[[], Awaitable[None]]]:
-        """Return the tasks that sync."""
-        return [pusher.run for pusher in self._pushers]
+        """Return the tasks that sync, and the one that forgets former users."""
+        return [*(pusher.run for pusher in self._pushers), self._former_users.run]
 
     def problems(self) -> Sequence[str]:
         """Return what an operator should know."""

@@ -161,9 +161,39 @@ class LastSyncFiles:
         if syncs.is_changed:
             await run_in_thread(partial(_save, self._path(user), syncs))
 
+    def name_of(self, user: str) -> str:
+        """Return the name of a user's file, which does not tell who that is."""
+        return sha256(user.encode(errors="surrogateescape")).hexdigest()
+
+    async def names(self) -> set[str]:
+        """Return the names of all files. Raises OSError."""
+        return await run_in_thread(partial(_names, self._directory))
+
+    async def remove(self, names: Collection[str]) -> None:
+        """Remove files by their names. Raises OSError."""
+        await run_in_thread(partial(_remove, [self._place(name) for name in names]))
+
     def _path(self, user: str) -> Path:
-        name = sha256(user.encode(errors="surrogateescape")).hexdigest()
+        return self._place(self.name_of(user))
+
+    def _place(self, name: str) -> Path:
         return self._directory / name[:2] / name[2:]
+
+
+def _names(directory: Path) -> set[str]:
+    """Return the names of all files, those included that were being written as the node crashed."""
+    return {path.parent.name + path.stem for path in directory.glob("??/*")}
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        for one in (path, _temporary(path)):
+            one.unlink(missing_ok=True)
+
+
+def _temporary(path: Path) -> Path:
+    """Return where a file is written before it takes the place of the last one."""
+    return path.with_suffix(".new")
 
 
 def _load(path: Path) -> LastSyncs:
@@ -177,7 +207,7 @@ def _load(path: Path) -> LastSyncs:
 
 
 def _save(path: Path, syncs: LastSyncs) -> None:
-    temporary = path.with_suffix(".new")
+    temporary = _temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(_packed(syncs))
