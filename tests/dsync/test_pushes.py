@@ -11,6 +11,7 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from replicator.config import Address, Config, DovecotConfig
+from replicator.dsync.conversation import peer
 from replicator.dsync.pushes.schedule import GATHER_S, RETRY_FIRST_S, RETRY_MOST_S, Look, Schedule
 from replicator.dsync.users import Syncing
 from replicator.errors import UnavailableError
@@ -131,6 +132,50 @@ async def test_a_dovecot_that_is_away_is_waited_for(tmp_path: Path) -> None:
                 await until_equal(server, mail)
                 assert pusher.problems() == []
                 nursery.cancel_scope.cancel()
+
+
+@needs_dovecot
+@pytest.mark.parametrize("after_bytes", [10, 1300, 1800])
+async def test_a_dovecot_that_falls_silent_half_way_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, after_bytes: int
+) -> None:
+    """Its connection stays open, and takes all that is said: in its hello, and between and within mailboxes."""
+    monkeypatch.setattr(peer, "IDLE_S", 2.0)
+    rooms = [after_bytes]
+    with listening_dovecot() as (server, address):
+        server.save(USER, b"Subject: there\r\n\r\n" + 2000 * b"x")
+        async with one_node(tmp_path) as mail, trio.open_nursery() as nursery:
+            [elsewhere] = free_ports(1)
+
+            async def forward(stream: trio.SocketStream) -> None:
+                async with await trio.open_tcp_stream(address.host, address.port) as there:
+                    if rooms:
+                        await join_for(rooms.pop(), stream, there)
+                    else:
+                        await join(stream, there)
+
+            await nursery.start(trio.serve_tcp, forward, elsewhere)
+            await NodeSide(mail).append(b"Subject: here\r\n\r\n")
+            async with running(pusher_of(mail, Address("127.0.0.1", elsewhere))):
+                await until_equal(server, mail)
+            nursery.cancel_scope.cancel()
+    assert "nothing has come from the peer for 2 seconds" in caplog.text
+
+
+async def join_for(most_bytes: int, one: trio.SocketStream, other: trio.SocketStream) -> None:
+    """Bring bytes both ways, but only so many from the other side, until the first side ends."""
+
+    async def copy_some() -> None:
+        left = most_bytes
+        async for data in other:
+            await one.send_all(data[:left])
+            left -= min(left, len(data))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(copy_some)
+        async for data in one:
+            await other.send_all(data)
+        nursery.cancel_scope.cancel()
 
 
 @needs_dovecot

@@ -16,7 +16,7 @@ from replicator.config import LimitsConfig
 from replicator.dsync.conversation import peer
 from replicator.dsync.door.server import COMMAND_S, DsyncServer, DsyncServices
 from replicator.dsync.rules.tree import INBOX
-from replicator.dsync.wire.items import Deletions, Mailbox
+from replicator.dsync.wire.items import ChangeType, Deletions, Mail, Mailbox, MailChange
 from replicator.dsync.wire.values import encode_record
 from replicator.dsync.wire.writer import END_OF_LIST, hello, line_of
 from replicator.errors import UsersUnavailableError
@@ -122,7 +122,18 @@ async def test_there_is_a_deadline_for_the_command(
     assert autojump_clock.current_time() > 0
 
 
-@pytest.mark.parametrize("more", [b"", SYNC, SYNC + END_OF_LIST])
+GUID = "ab" * 16
+IN_A_MAIL = b"".join(
+    [
+        *(END_OF_LIST, line_of(Deletions()), line_of(Mailbox(b"1" * 16, 1_600_000_000, 2, 1, 1, 5))),
+        *(END_OF_LIST, line_of(MailChange(ChangeType.SAVE, 1, GUID, 4)), END_OF_LIST, END_OF_LIST),
+        *(line_of(Mail(GUID, 1, 1, 1)), b"Subject: half"),
+    ]
+)
+"""What follows up to the middle of a mail: no folders, and INBOX with that mail alone."""
+
+
+@pytest.mark.parametrize("more", [b"", SYNC, SYNC + END_OF_LIST, SYNC + IN_A_MAIL])
 async def test_a_silent_master_is_given_up(
     services: DsyncServices, registry: CollectorRegistry, autojump_clock: trio.testing.MockClock, more: bytes
 ) -> None:

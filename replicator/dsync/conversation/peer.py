@@ -21,7 +21,11 @@ LIST_BYTES_MAX = 768 << 20
 """Memory that the items of one list may take at most: there is room for a million changes, which take a third."""
 
 IDLE_S = 600.0
-"""Seconds for which a peer may send nothing, or read nothing, as in Dovecot."""
+"""Seconds for which a peer may send nothing, or read nothing, at the door and where this side has begun.
+
+As long as a Dovecot waits for another one: it is silent while it opens a mailbox, and reads a huge one without an index
+for minutes. With less, a sync of such a mailbox would end there each time.
+"""
 
 T = TypeVar("T", bound=Item)
 
@@ -49,8 +53,10 @@ class Peer:
             try:
                 with trio.fail_after(IDLE_S):
                     data = await self._stream.receive_some(RECEIVE_BYTES)
-            except (trio.BrokenResourceError, trio.TooSlowError) as error:
-                raise PeerGoneError("the peer has left, or is silent") from error
+            except trio.TooSlowError as error:
+                raise PeerGoneError(f"nothing has come from the peer for {IDLE_S:.0f} seconds") from error
+            except trio.BrokenResourceError as error:
+                raise PeerGoneError("the peer has left") from error
             if not data:
                 raise PeerGoneError("the peer has left")
             self._reader.receive(bytes(data))
@@ -123,8 +129,10 @@ class Peer:
         try:
             with trio.fail_after(IDLE_S):
                 await self._stream.send_all(output)
-        except (trio.BrokenResourceError, trio.TooSlowError) as error:
-            raise PeerGoneError("the peer has left, or does not read") from error
+        except trio.TooSlowError as error:
+            raise PeerGoneError(f"the peer has not read for {IDLE_S:.0f} seconds") from error
+        except trio.BrokenResourceError as error:
+            raise PeerGoneError("the peer has left") from error
 
     async def _send(self, data: bytes) -> None:
         self._output += data

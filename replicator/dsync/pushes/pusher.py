@@ -43,7 +43,7 @@ DUE_MOST = 100
 
 REPEATS_MOST = 3
 SYNC_S = 7200.0
-"""Seconds for one sync: for millions of mails."""
+"""Seconds for one sync that goes on: for millions of mails. A Dovecot that falls silent ends it before (`IDLE_S`)."""
 
 MARKS_MAX = 100_000
 """Users of whom it is remembered that nothing has changed since: 20 MB."""
