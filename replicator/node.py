@@ -163,11 +163,11 @@ async def run_node(
                 *recipients.unreadable(),
                 *doors.problems(),
                 *drain.problems(),
-                *dovecots.problems(),
             ],
             certificates=reloading.shown,
             disks=partial(disk_rooms, directories_of(config)),
             restart_for=reloading.restart_for,
+            dovecots=dovecots.problems,
         )
         tasks = tasks_of(store, coordinator, environment)
         metrics = NodeMetrics(registry, report, coordinator, store, environment, users=users.summary, tasks=tasks.state)

@@ -245,4 +245,5 @@ class NodeStatus:
     edges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # node -> those linked with it, as both say
     disks: tuple[DiskRoom, ...] = ()  # where this node writes; empty: they do not answer
     restart_for: tuple[str, ...] = ()  # keys of the configuration that changed in its file, as read at a reload
+    dovecots: tuple[str, ...] = ()  # what is wrong with those that this node calls; clients are served all the same
     log_end: int = 0  # position of the last entry that this log got, from clients or peers; it only grows

@@ -115,6 +115,7 @@ def _verdict(answers: Sequence[NodeAnswer], known: Sequence[NodeStatus]) -> Iter
         yield from _troubles(node)
         yield from _expiring(node)
         yield from _outdated(node)
+        yield from (f"[yellow]{plain(node.sid)} and its Dovecots[/]: {plain(text)}." for text in node.dovecots)
 
 
 def _outdated(node: NodeStatus) -> Iterator[str]:

@@ -72,7 +72,8 @@ class StatusReporter:
     """The report of this node, see `NodeReport`.
 
     `problems` returns further reasons why the node is unhealthy, `certificates` those that are in use, `disks`, which
-    blocks, the file systems that the node writes to, and `restart_for` the configuration's keys that need a restart.
+    blocks, the file systems that the node writes to, `restart_for` the configuration's keys that need a restart, and
+    `dovecots` what is wrong with the Dovecots that the node calls.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class StatusReporter:
         certificates: Callable[[], Sequence[CertificateStatus]] = tuple,
         disks: Callable[[], tuple[DiskRoom, ...]] | None = None,
         restart_for: Callable[[], Sequence[str]] = tuple,
+        dovecots: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._coordinator = coordinator
         self._store = store
@@ -93,6 +95,7 @@ class StatusReporter:
         self.certificates = certificates
         self._disks = disks
         self._restart_for = restart_for
+        self._dovecots = dovecots
         self.started_ms = environment.clock_ms()
         self._tried_at = -math.inf
         self._trying = trio.Lock()
@@ -146,6 +149,7 @@ class StatusReporter:
             edges=mastership.table.edges,
             disks=await self._disk_rooms(),
             restart_for=tuple(self._restart_for()),
+            dovecots=tuple(self._dovecots()),
             log_end=counts.log_end,
         )
 

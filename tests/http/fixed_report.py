@@ -46,6 +46,7 @@ class FixedReport:
     no_room: tuple[NoRoom, ...] = ()
     certificates: tuple[CertificateStatus, ...] = ()
     search_texts: SearchTextStatus | None = None
+    dovecots: tuple[str, ...] = ()
     postponed: int = 0
     texts_lacking: int = 0
     overdue: tuple[str, ...] = ()
@@ -108,6 +109,7 @@ class FixedReport:
             links=(up, down),
             edges={"dc1": ("dc2",), "dc2": ("dc1",)},
             disks=(DiskRoom("/srv/dc1", 1 << 30, 100 << 30, is_short=True),),
+            dovecots=self.dovecots,
             log_end=self.log_end,
         )
 

@@ -75,6 +75,7 @@ function* troublesOf(status, nowMs) {
   for (const disk of status.disks.filter((room) => room.is_short)) {
     yield ["warn", `Little room on the disk of ${disk.directory}: ${size(disk.free_bytes)} free`];
   }
+  for (const text of status.dovecots) yield ["warn", `Syncs with Dovecots: ${text}`];
   for (const certificate of status.certificates) {
     const days = daysLeft(certificate, nowMs);
     if (days < 0) yield ["bad", `The certificate ${certificate.file} has expired; renew it, and run replicator reload`];

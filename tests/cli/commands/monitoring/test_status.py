@@ -171,6 +171,13 @@ def test_status_tells_which_certificates_expire_soon(served: ServedNode, invoke:
     assert (f"A certificate of dc1 {told}; renew it" in shown) if told else ("certificate" not in shown)
 
 
+def test_status_tells_what_is_wrong_with_dovecots(served: ServedNode, invoke: Invoke) -> None:
+    assert "Dovecot" not in invoke("status", "--url", served.url).stdout
+    served.report.dovecots = ("the Dovecot at [::1]:2425: it cannot be reached",)
+    shown = words(invoke("status", "--url", served.url).stdout)
+    assert "dc1 and its Dovecots: the Dovecot at [::1]:2425: it cannot be reached." in shown
+
+
 def test_status_tells_what_a_state_transfer_has_postponed(served: ServedNode, invoke: Invoke) -> None:
     assert "differently" not in invoke("status", "--url", served.url).stdout
     served.report.postponed = 2
