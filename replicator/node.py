@@ -14,7 +14,7 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from replicator.config import Address, Config, PeerAddress, WhenFull
-from replicator.dsync import DovecotSyncs
+from replicator.dsync import DovecotSyncs, dovecot_capabilities
 from replicator.errors import DataError, DiskFullError, UnavailableError
 from replicator.http.access import Access
 from replicator.http.server import HttpServer
@@ -40,6 +40,7 @@ from replicator.node_parts import (
     faults_of,
     keys_in_file,
     make_directory,
+    neighbours_of,
     provider_keys_of,
     registry_of_process,
     tokens_of,
@@ -129,6 +130,7 @@ async def run_node(
             tls.dial,
             certified,
             archive=archive,
+            capabilities=dovecot_capabilities(config.dovecots),
             metrics=ReplicationMetrics(registry),
             refusals=refusals,
             is_new=not has_begun,
@@ -143,7 +145,9 @@ async def run_node(
         mail = ClusterMailStore(store, coordinator, environment, quotas)
         user_table = user_table_of(config, mail, store, environment)
         tokens = AccessTokens(config.oauth, keys, environment.clock_ms) if config.oauth and keys else None
-        dovecots = DovecotSyncs(config, mail, users, environment, registry)
+        dovecots = DovecotSyncs(
+            config, mail, users, environment, registry, neighbours=partial(neighbours_of, coordinator.connections)
+        )
         doors = Doors(config, CoreServices(mail, store, users, tokens, refusals), registry)
         reloading = Reloading(
             certificates,

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
-from replicator.config import Config, UserSource, WhenFull, user_server
+from replicator.config import Address, Config, UserSource, WhenFull, user_server
+from replicator.dsync import Neighbour
 from replicator.errors import DataError
 from replicator.http.tasks.destinations import Destinations
 from replicator.http.tokens import Tokens
@@ -151,6 +152,15 @@ def tracer_of(store: Store, connections: Connections, environment: Environment) 
         return {folder.mailbox_id: folder.name for folder in found}
 
     return Tracer(connections, FolderNames(names), environment.clock_ms, environment.run_in_thread)
+
+
+def neighbours_of(connections: Connections) -> Iterator[Neighbour]:
+    """Yield the linked nodes, as syncs with Dovecots see them. A socket in the file system may lead to any machine."""
+    for sid, state in connections.peers.items():
+        if state.link is not None:
+            address = state.config.address
+            is_here = isinstance(address, Address) and address.is_loopback
+            yield Neighbour(sid, state.link.hello.capabilities, is_here)
 
 
 def attachments_of(config: Config) -> Files | None:

@@ -5,6 +5,7 @@ A Dovecot connects to `door/` and begins a sync, as it would with another Doveco
 is what it needs to know of a user's mail, and `node_mail/` has that from the node. `syncs` puts all together.
 """
 
+from replicator.dsync.pushes.neighbours import Neighbour, dovecot_capabilities
 from replicator.dsync.syncs import DovecotSyncs
 
-__all__ = ["DovecotSyncs"]
+__all__ = ["DovecotSyncs", "Neighbour", "dovecot_capabilities"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from replicator.dsync.node_mail.former_users import FormerUsers
 from replicator.dsync.node_mail.last_syncs import LastSyncFiles
 from replicator.dsync.node_mail.mail_replica import MailReplicas
 from replicator.dsync.pushes.dovecot import Dovecot
+from replicator.dsync.pushes.neighbours import Neighbour
 from replicator.dsync.pushes.pusher import Pusher, PushServices
 from replicator.dsync.users import Syncing, Users
 from replicator.mail.mailstore import CoreMailStore
@@ -42,7 +43,10 @@ class DovecotSyncs:
         users: Users,
         environment: Environment,
         registry: CollectorRegistry,
+        *,
+        neighbours: Callable[[], Iterable[Neighbour]] = tuple,
     ) -> None:
+        """`neighbours` returns the nodes that are linked with this one."""
         self._config = config
         self._users = users
         self._environment = environment
@@ -58,7 +62,7 @@ class DovecotSyncs:
         self._hostname = LOCKED_BY_OTHERS + config.node.cluster
         self._syncing = Syncing()
         metrics = DovecotMetrics(registry)
-        services = PushServices(mail, users, self._replica_of, self._hostname, self._syncing, metrics)
+        services = PushServices(mail, users, self._replica_of, self._hostname, self._syncing, metrics, neighbours)
         self._pushers = [Pusher(dovecot, self._dovecot(dovecot), services) for dovecot in config.dovecots]
 
     def door(self, sessions: Sessions, refusals: RefusalMetrics) -> Callable[[trio.abc.Stream], Awaitable[None]] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -19,6 +19,7 @@ from replicator.config import DovecotConfig
 from replicator.dsync.conversation.master_session import MasterSession
 from replicator.dsync.errors import DsyncError, PeerGoneError
 from replicator.dsync.pushes.dovecot import Dovecot, DovecotRefusalError, DovecotUnreachableError
+from replicator.dsync.pushes.neighbours import Neighbour
 from replicator.dsync.pushes.schedule import GATHER_S, Look, Schedule
 from replicator.dsync.replica import OpenReplica, Replica
 from replicator.dsync.rules.selection import fits
@@ -63,6 +64,7 @@ class PushServices:
     hostname: str
     syncing: Syncing
     metrics: DovecotMetrics = field(default_factory=DovecotMetrics)
+    neighbours: Callable[[], Iterable[Neighbour]] = tuple
 
 
 class Pusher:
@@ -80,7 +82,10 @@ class Pusher:
 
     def problems(self) -> Sequence[str]:
         """Return what an operator should know."""
-        return [] if self._gate.why is None else [f"the Dovecot at {self._config.address}: {self._gate.why}"]
+        name, why = f"the Dovecot at {self._config.address}", self._gate.why
+        rivals = [one.sid for one in self._services.neighbours() if one.calls(self._config)]
+        told = [f"{name}: {sid} calls it for the same users: keep its [[dovecot]] at one node" for sid in rivals]
+        return told if why is None else [f"{name}: {why}", *told]
 
     async def run(self) -> None:
         """Sync until cancelled. Safe to cancel: what was saved stays, and the next sync goes on from there."""
