@@ -119,6 +119,13 @@ class Replica(Protocol):
         """Return up to which UID the peer has seen the mailbox in the last sync; 0 if that is not known."""
         ...
 
+    def seen_uid(self, mailbox_id: bytes, uidvalidity: int, peer: str, /) -> int:
+        """Return up to which UID this side has seen the peer's mailbox before it was deleted here; 0: not known.
+
+        `uidvalidity`: the peer's.
+        """
+        ...
+
     async def states(self, peer: str, /) -> Sequence[MailboxState]:
         """Return up to where mailboxes were equal after their last syncs with a peer, where changes since tell all."""
         ...

@@ -163,6 +163,7 @@ class MemoryReplica:
     subscriptions: dict[Name, tuple[int, bool]] = field(default_factory=dict)
     deleted_boxes: dict[bytes, int] = field(default_factory=dict)
     deleted_names: dict[bytes, int] = field(default_factory=dict)
+    past_boxes: dict[bytes, MemoryMailbox] = field(default_factory=dict)
     full_syncs: dict[str, int] = field(default_factory=dict)  # when they ended, by Dovecots
 
     # ---- what users do
@@ -184,6 +185,7 @@ class MemoryReplica:
 
     def delete(self, name: Name) -> None:
         box = self.boxes.pop(name)
+        self.past_boxes[box.mailbox_id] = box
         self.deleted_boxes[box.mailbox_id] = self.now_s
         self.deleted_names[name_hash(name, "/")] = self.now_s
 
@@ -245,6 +247,12 @@ class MemoryReplica:
 
     def common_uid(self, mailbox_id: bytes, _peer: str) -> int:
         return next((box.common_uid or 0 for box in self.boxes.values() if box.mailbox_id == mailbox_id), 0)
+
+    def seen_uid(self, mailbox_id: bytes, uidvalidity: int, _peer: str) -> int:
+        box = self.past_boxes.get(mailbox_id)
+        if box is None or box.uidvalidity != uidvalidity:
+            return 0
+        return box.common_uid or box.uidnext - 1
 
     def full_sync_age_s(self, dovecot: str) -> float:
         return self.now_s - self.full_syncs.get(dovecot, -math.inf)

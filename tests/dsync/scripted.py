@@ -44,11 +44,12 @@ class Answers:
 
 
 class ScriptedMaster:
-    """One conversation, after the hello."""
+    """One conversation, after the hello. `told`: what the door has said of its deletions."""
 
     def __init__(self, stream: trio.abc.Stream, peer: Peer) -> None:
         self.stream = stream
         self.peer = peer
+        self.told = Deletions()
 
     async def folders(self, nodes: Iterable[TreeNode], deletions: Deletions | None = None) -> list[TreeNode]:
         """Exchange folders, and return the door's."""
@@ -58,7 +59,7 @@ class ScriptedMaster:
         await self.peer.end_list()
         await self.peer.send(deletions or Deletions())
         found = await self.peer.all(TreeNode, MOST)
-        await self.peer.one(Deletions)
+        self.told = await self.peer.one(Deletions)
         return found
 
     async def mailbox(

@@ -88,6 +88,23 @@ async def test_a_folder_with_odd_numbers_is_left_out(tmp_path: Path, work: Mailb
         assert (await mail.status(await mail.folder(USER, "Work"))).uidnext == 1
 
 
+@pytest.mark.parametrize("uidnext", [2, 3])
+async def test_a_folder_that_cannot_come_back_is_not_deleted_at_the_master(tmp_path: Path, uidnext: int) -> None:
+    """It has mail that the node has never seen, and a name that no folder can have here by now."""
+    async with one_node(tmp_path) as mail:
+        work = numbers(WORK)
+        async with scripted_master(node_replicas(mail, now_ms)) as master:
+            await master.folders([node("Work", work)])
+            await master.mailbox(work, CHANGES)
+            await master.finish()
+        await mail.delete_folder(USER, "Work")
+        async with scripted_master(node_replicas(mail, now_ms)) as master:
+            await master.folders([node("\x07", replace(work, uidnext=uidnext))])
+            assert (WORK in master.told.mailboxes) == (uidnext == 2)
+            await master.finish()
+        assert [folder.name for folder in await mail.folders(USER)] == ["INBOX"]
+
+
 async def test_folders_that_stay_different_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with one_node(tmp_path) as mail, scripted_master(node_replicas(mail, now_ms)) as master:

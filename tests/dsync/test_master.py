@@ -135,6 +135,25 @@ async def test_folders_go_both_ways(tmp_path: Path) -> None:
             assert {one.name for one in await mail.folders(USER)} == {"INBOX", "Moved", "Moved/below"}
 
 
+async def test_a_folder_that_is_deleted_at_the_node_stays_with_mail_that_no_node_saw(tmp_path: Path) -> None:
+    with listening_dovecot() as (server, address):
+        async with one_node(tmp_path) as mail:
+            replica_of = node_replicas(mail, wall_clock_ms)
+            for name in ("Seen", "Unseen"):
+                server.do("mailbox", "create", "-u", USER, name)
+                server.save(USER, b"Subject: 1\r\n\r\n", name)
+            await sync(address, replica_of)
+            for name in ("Seen", "Unseen"):
+                await mail.delete_folder(USER, name)
+            server.save(USER, b"Subject: 2\r\n\r\n", "Unseen")
+            await sync(address, replica_of)
+            assert {name: mails for name, (_, mails) in server.folders(USER).items()} == {"Unseen": 2}
+            assert len(await mail.bodies(USER, "Unseen")) == 2
+            await mail.delete_folder(USER, "Unseen")
+            await sync(address, replica_of)
+            assert server.folders(USER) == {}, "it is deleted for good, as all its mail was seen"
+
+
 async def test_a_mailbox_without_changes_is_left_alone_unless_all_are_looked_at(tmp_path: Path) -> None:
     with listening_dovecot() as (server, address):
         async with one_node(tmp_path) as mail:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -236,6 +237,38 @@ async def test_a_deleted_folder_stays_with_mail_that_dovecot_never_saw(two: Two,
         two.server.folders(USER)["Work"][0]
     ]
     assert two.server.folders(USER)["Work"][1] == 1
+
+
+@pytest.mark.parametrize("kind", ["s", "c", "f"])
+@pytest.mark.parametrize("unseen", [False, True])
+@pytest.mark.parametrize("another_node", [False, True])
+async def test_a_folder_that_is_deleted_at_the_node_stays_with_mail_that_no_node_saw(
+    two: Two, kind: str, *, unseen: bool, another_node: bool
+) -> None:
+    """So it is where the node does not know the last sync, as it was with another node."""
+    two.server.do("mailbox", "create", "-u", USER, "Work", "Work/Below", "Old")
+    for name in ("Work", "Work/Below", "Old"):
+        two.server.save(USER, b"Subject: seen\r\n\r\n", name)
+    for _ in range(2):
+        await two.master.sync(kind)
+    if another_node:
+        shutil.rmtree(two.mail.store.path.parent / "dovecots")
+    for name in ("Work/Below", "Work", "Old"):
+        await two.mail.delete_folder(USER, name)
+    if unseen:
+        two.server.save(USER, b"Subject: unseen\r\n\r\n", "Work")
+    for _ in range(3):
+        await two.master.sync(kind)
+    left = {"Work": 2} if unseen else {}
+    assert {name: mails for name, (_, mails) in two.server.folders(USER).items()} == left
+    folders = [folder for folder in await two.mail.folders(USER) if folder.name != "INBOX"]
+    assert {folder.name: (await two.mail.status(folder)).messages for folder in folders} == left
+    assert (await two.master.sync(kind)).returncode == 0
+    for folder in folders:
+        await two.mail.delete_folder(USER, folder.name)
+    for _ in range(2):
+        await two.master.sync(kind)
+    assert two.server.folders(USER) == {}, "it is deleted for good, as all its mail was seen"
 
 
 @pytest.mark.parametrize("kind", ["s", "c"])

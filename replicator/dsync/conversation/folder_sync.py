@@ -10,7 +10,16 @@ from replicator.dsync.conversation.direction import Direction
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.replica import Replica
 from replicator.dsync.rules.selection import selected
-from replicator.dsync.rules.tree import Adopt, Delete, Step, Tree, merging_steps, replacing_steps
+from replicator.dsync.rules.tree import (
+    Adopt,
+    Delete,
+    Step,
+    Tree,
+    deleted_here,
+    merging_steps,
+    replacing_steps,
+    without_deletions,
+)
 from replicator.dsync.wire.items import Deletions, Handshake, TreeNode
 from replicator.errors import MailError
 from replicator.runtime.environment import run_in_thread
@@ -34,6 +43,7 @@ class FolderSync:
         self._wish = wish
         self._direction = direction
         self._adoptions: dict[bytes, Adopt] = {}  # by ids of the peer's; a Dovecot with Maildirs takes ours instead
+        self._kept: list[TreeNode] = []  # the peer's, which are deleted here, and have mail that nobody here has seen
         self.different = 0
 
     async def run(self, name: str) -> tuple[Tree, Tree]:
@@ -45,7 +55,7 @@ class FolderSync:
         deletions = await self._peer.one(Deletions)
         theirs = await run_in_thread(lambda: Tree({node.name: node for node in nodes}, deletions))
         if self._direction is not Direction.THERE:
-            own = await self._tree(theirs)
+            own = await self._own_tree(theirs, name)
             steps = replacing_steps if self._direction is Direction.BACKUP_HERE else merging_steps
             for step in await run_in_thread(lambda: [*steps(own, theirs)]):
                 if isinstance(step, Adopt):
@@ -98,9 +108,23 @@ class FolderSync:
                         if box is not None:
                             await box.take_uidvalidity(other.uidvalidity)
 
+    async def _own_tree(self, theirs: Tree, name: str) -> Tree:
+        """Return this side's folders as the sync finds them, with those of the peer's that are not to be deleted there.
+
+        The peer deletes what is deleted here, with mail that this side has never seen. Such a folder comes back.
+        """
+        own = await self._tree(theirs)
+        if self._direction is not Direction.BOTH:
+            return own
+        for node in await run_in_thread(lambda: deleted_here(own, theirs)):
+            if node.uidnext > self._replica.seen_uid(node.mailbox_id or b"", node.uidvalidity, name) + 1:
+                self._kept.append(node)
+        return await run_in_thread(lambda: without_deletions(own, self._kept))
+
     async def _tree(self, theirs: Tree) -> Tree:
         tree = await self._replica.tree()
-        return await run_in_thread(lambda: selected(tree, self._wish, theirs.deletions.separator))
+        found = await run_in_thread(lambda: selected(tree, self._wish, theirs.deletions.separator))
+        return await run_in_thread(lambda: without_deletions(found, self._kept)) if self._kept else found
 
     async def _carry_out(self, step: Step) -> None:
         try:

@@ -68,12 +68,14 @@ class MailReplica:
         self._last_syncs = last_syncs
         self._clock_ms = clock_ms
         self._folders = dict[bytes, bytes]()  # the ids of folders by their GUIDs, as the tree was told last
+        self._deleted = dict[bytes, FolderChange]()  # those that are none any more, by their GUIDs
 
     async def tree(self) -> Tree:
         """See `Replica`."""
         changes = await self._mail.tree_changes(self._user)
         self._last_syncs.keep_only({one.guid for one in changes.folders})
         self._folders = {one.guid: one.mailbox_id for one in changes.folders if not one.deleted}
+        self._deleted = {one.guid: one for one in changes.folders if one.deleted}
         await self._keep_guids({one.mailbox_id: one.guid for one in changes.folders if one.inherited})
         return await trio.to_thread.run_sync(tree_of, changes)
 
@@ -182,6 +184,16 @@ class MailReplica:
         """See `Replica`."""
         last = self._last_sync(peer, mailbox_id, self._folders.get(mailbox_id, b""))
         return 0 if last is None else last.common_uid
+
+    def seen_uid(self, mailbox_id: bytes, uidvalidity: int, peer: str) -> int:
+        """See `Replica`. Where no sync with this peer is known, all UIDs count that the folder here has had."""
+        deleted = self._deleted.get(mailbox_id)
+        if deleted is None:
+            return 0
+        last = self._last_sync(peer, mailbox_id, deleted.mailbox_id)
+        if last is None or not last.common_uid:
+            return deleted.uidnext - 1
+        return last.common_uid if last.uidvalidity == uidvalidity else 0
 
     def _last_sync(self, peer: str, mailbox_id: bytes, folder: bytes) -> LastSync | None:
         """Return the last sync, if the node's database still has what was there then: an older one may be restored."""

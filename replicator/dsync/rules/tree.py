@@ -5,8 +5,8 @@ A folder is known by the id of its mailbox, whatever its name. Times are in seco
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from hashlib import sha1
 from typing import TypeAlias
 
@@ -134,6 +134,26 @@ def replacing_steps(own: Tree, peer: Tree) -> Iterator[Step]:
         wanted = peer.subscription(name)[1]
         if own.subscription(name)[1] != wanted:
             yield Subscribe(name, wanted)
+
+
+def deleted_here(own: Tree, peer: Tree) -> list[TreeNode]:
+    """Return the peer's folders that this side has deleted, for the peer to delete them with all their mail.
+
+    Where another folder here has the name by now, both become one.
+    """
+    taken = {INBOX, *(name for name, node in own.nodes.items() if node.mailbox_id is not None)}
+    boxes = peer.boxes().items()
+    return [node for one, node in boxes if one in own.deletions.mailboxes and node.name not in taken]
+
+
+def without_deletions(own: Tree, kept: Collection[TreeNode]) -> Tree:
+    """Return a tree of this side that says nothing of the deletion of these folders of the peer's."""
+    deletions = own.deletions
+    ids = {node.mailbox_id for node in kept}
+    names = {name_hash(node.name, deletions.separator) for node in kept}
+    mailboxes = {one: at_s for one, at_s in deletions.mailboxes.items() if one not in ids}
+    directories = {one: at_s for one, at_s in deletions.directories.items() if one not in names}
+    return replace(own, deletions=replace(deletions, mailboxes=mailboxes, directories=directories))
 
 
 def _deletions(own: Tree, peer: Tree) -> Iterator[Step]:

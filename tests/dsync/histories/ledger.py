@@ -50,7 +50,8 @@ class Ledger:
     def note_at_dovecot(self, before: Account, after: Account) -> dict[str, list[str]]:
         """Note what a sync has changed at Dovecot, and return mail that is gone with folders, by these.
 
-        Dovecot deletes a folder that a user has deleted at a node, with mail that no node has seen (docs/dovecot.md).
+        Dovecot deletes a folder that a user has deleted at a node, at times with mail that no node has seen: where the
+        node does not remember the last sync (docs/dovecot.md).
         """
         ids = {folder.mailbox_id for folder in after.folders.values()}
         gone = dict[str, list[str]]()
