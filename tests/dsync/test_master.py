@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from replicator.dsync.pushes.dovecot import DovecotRefusalError, DovecotUnreacha
 from replicator.dsync.replica import OpenReplica
 from replicator.dsync.rules.tree import INBOX
 from replicator.dsync.wire.items import FULL
+from replicator.mail.view import MailboxView
 from replicator.runtime.environment import wall_clock_ms
 from tests.dsync.dovecot import MAILDIR, SDBOX, needs_dovecot
 from tests.dsync.memory_replica import MemoryReplica
@@ -133,6 +135,32 @@ async def test_folders_go_both_ways(tmp_path: Path) -> None:
             await sync(address, replica_of)
             assert {*server.folders(USER)} == {"Moved", "Moved/below"}
             assert {one.name for one in await mail.folders(USER)} == {"INBOX", "Moved", "Moved/below"}
+
+
+async def test_a_mail_that_is_expunged_before_it_gets_another_uid_goes_at_dovecot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dovecot has it under a UID that it never had here, so that no later change tells of the expunge."""
+    with listening_dovecot() as (server, address):
+        async with one_node(tmp_path) as mail:
+            here, there, left = NodeSide(mail), DovecotSide(server), [1]
+            await there.append(b"Subject: there\r\n\r\n")
+            await here.append(b"Subject: here\r\n\r\n")
+            renumber = mail.renumber
+
+            async def renumber_late(view: MailboxView, wanted: Mapping[int, int]) -> None:
+                while left:
+                    await here.expunge(left.pop())
+                await renumber(view, wanted)
+
+            monkeypatch.setattr(mail, "renumber", renumber_late)
+            replica_of = node_replicas(mail, wall_clock_ms)
+            for _ in range(3):
+                await begin(address, replica_of)
+            assert not left
+            shown = await here.shown()
+            assert shown == await there.shown()
+            assert len(shown) == 1
 
 
 async def test_a_folder_that_is_deleted_at_the_node_stays_with_mail_that_no_node_saw(tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ class MailboxSync:
         self._names: dict[str, str] = {}  # GUIDs as the peer writes them, where that is in another way
         self._sources: dict[str, str] = {}  # GUIDs of mails, by those of their copies
         self._has_strangers = False
+        self._lacks_moved = False  # mails that were to get other UIDs were expunged before
         self.is_overtaken = False  # somebody else has changed the mailbox meanwhile, on either side
 
     async def run(self, direction: Direction) -> bool:
@@ -268,6 +269,8 @@ class MailboxSync:
             return False
         expected = {placed.uid: placed.guid for placed in plan.placed}
         new = [mail for mail in await self._box.mails() if self._own.uidnext <= mail.uid < plan.uidnext]
+        there = {mail.uid for mail in new}
+        self._lacks_moved = any(placed.own is not None and placed.uid not in there for placed in plan.placed)
         strangers = [mail.uid for mail in new if expected.get(mail.uid) != mail.guid.hex()]
         if strangers:
             uidnext = max((await self._box.numbers()).uidnext, plan.uidnext)
@@ -278,8 +281,8 @@ class MailboxSync:
         """Return up to where both sides are equal now: only up to the old mails if others have changed the mailbox."""
         after = await self._box.numbers()
         own = self._own
-        if plan.own_uids or direction is Direction.HERE or self.failure is not None:
-            # Mails may have other UIDs at the peer, or not be there, so the next sync compares all.
+        if plan.own_uids or direction is Direction.HERE or self.failure is not None or self._lacks_moved:
+            # Mails may have other UIDs at the peer, or be on one side only, so the next sync compares all.
             return MailboxState(own.mailbox_id, own.uidvalidity, 0, 0, after.messages)
         is_alone = after.uidnext == plan.uidnext and not self._has_strangers
         common_modseq = own.highestmodseq if direction is Direction.THERE else self._theirs.highestmodseq
