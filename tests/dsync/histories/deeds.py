@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 
 from replicator.dsync.wire.guids import guid_of
@@ -34,11 +34,10 @@ class Deeds:
     random: Random
     ledger: Ledger
     story: list[str]
-    kinds: Mapping[str, int] = field(default_factory=lambda: DEEDS)
 
     def one(self, side: Side) -> None:
         """Do something at a server, which may refuse it."""
-        [kind] = self.random.choices([*self.kinds], [*self.kinds.values()])
+        [kind] = self.random.choices([*DEEDS], [*DEEDS.values()])
         account = side.account()
         try:
             match kind:

@@ -8,15 +8,13 @@ from dataclasses import dataclass, field
 from random import Random
 
 from tests.dsync.histories.comparison import differences
-from tests.dsync.histories.deeds import DEEDS, Deeds
+from tests.dsync.histories.deeds import Deeds
 from tests.dsync.histories.ledger import Ledger
 from tests.dsync.histories.servers import DOVECOT, Groups, Servers
 from tests.dsync.histories.side import Account
 
 STEPS_MAX = 8
 EQUAL_WITHIN_S = 60.0
-KINDS = {kind: often for kind, often in DEEDS.items() if kind != "delete"}
-"""Without deletions of folders: Dovecot deletes them with mail that no node has seen, and nobody looks on here."""
 
 
 @dataclass
@@ -32,7 +30,7 @@ class PushedHistory:
     def __post_init__(self) -> None:
         self._random = Random(self.user)
         self._ledger = Ledger(self.user)
-        self._deeds = Deeds(self._random, self._ledger, self.story, KINDS)
+        self._deeds = Deeds(self._random, self._ledger, self.story)
         self._dovecot = self.servers.side(DOVECOT, self.user, self.stack)
         self._nodes = [self.servers.side(node.sid, self.user, self.stack) for node in self.servers.cluster.nodes]
 
