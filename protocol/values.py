@@ -95,8 +95,13 @@ class UidSet:
     @classmethod
     def of(cls, uids: Iterable[int]) -> UidSet:
         """Return the set of these UIDs, which may be in any order and repeat."""
+        return cls.ascending(sorted(set(uids)))
+
+    @classmethod
+    def ascending(cls, uids: Iterable[int]) -> UidSet:
+        """Return the set of these UIDs, which ascend: they need not be in memory."""
         ranges: list[tuple[int, int]] = []
-        ordered = iter(sorted(set(uids)))
+        ordered = iter(uids)
         low = high = next(ordered, None)
         if low is None or high is None:
             return cls()
@@ -117,6 +122,31 @@ class UidSet:
             else:
                 merged.append((low, high))
         return cls(tuple(merged))
+
+    def union(self, other: UidSet) -> UidSet:
+        """Return the UIDs of both sets."""
+        return UidSet.of_ranges((*self.ranges, *other.ranges))
+
+    def without(self, other: UidSet) -> UidSet:
+        """Return the UIDs of this set that the other one lacks."""
+        left: list[tuple[int, int]] = []
+        gone, at = other.ranges, 0
+        for start, high in self.ranges:
+            low = start
+            while at < len(gone) and gone[at][0] <= high:
+                if low < gone[at][0]:
+                    left.append((low, gone[at][0] - 1))
+                low = max(low, gone[at][1] + 1)
+                if gone[at][1] > high:
+                    break
+                at += 1
+            if low <= high:
+                left.append((low, high))
+        return UidSet(tuple(left))
+
+    def up_to(self, highest: int) -> UidSet:
+        """Return the UIDs of this set that are not above this one."""
+        return UidSet(tuple((low, min(high, highest)) for low, high in self.ranges if low <= highest))
 
     def __iter__(self) -> Iterator[int]:
         for low, high in self.ranges:

@@ -6,12 +6,13 @@ above all that the mailbox has had. Errors are those of `replicator.errors`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
+from protocol.values import UidSet
 from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.rules.tree import Step, Tree
 from replicator.dsync.wire.items import Attribute, Mailbox, MailboxState
@@ -39,12 +40,26 @@ class ReplicaMailbox(Protocol):
         """Return all mails, ascending by UID."""
         ...
 
+    async def changed(self, above_uid: int, above_modseq: int) -> Sequence[StoredMail]:
+        """Return the mails above a UID, and those that have changed above a MODSEQ, ascending by UID.
+
+        Raises UnavailableError if `can_tell_since` is no longer true.
+        """
+        ...
+
+    async def named(self, uids: UidSet, guids: Collection[bytes]) -> Sequence[StoredMail]:
+        """Return those mails with these UIDs or GUIDs that were not read yet, ascending by UID."""
+        ...
+
     async def expunged(self, since: int) -> Mapping[int, bytes]:
         """Return the GUIDs of mails expunged since a common MODSEQ, or before, by UID, as far as they are known."""
         ...
 
-    async def flag_changes(self, since: int) -> Mapping[int, FlagChanges]:
-        """Return by UID what users have changed above a MODSEQ, as far as it is known, without changes by a sync."""
+    async def flag_changes(self, since: int, uids: Iterable[int]) -> Mapping[int, FlagChanges]:
+        """Return by UID what users have changed of these mails above a MODSEQ, as far as it is known.
+
+        Changes by a sync are not among them.
+        """
         ...
 
     async def text(self, mail: StoredMail) -> AsyncIterator[bytes] | None:

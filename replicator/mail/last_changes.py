@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -58,10 +58,3 @@ class FlagChange(NamedTuple):
     flag: str
     is_set: bool
     changed_ms: int
-
-
-class MailboxChanges(NamedTuple):
-    """Changes in a mailbox, by UID: GUIDs of expunged messages, as far as they are known, and flags."""
-
-    expunged: Mapping[int, bytes]
-    flags: Mapping[int, Sequence[FlagChange]]

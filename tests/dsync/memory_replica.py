@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from tempfile import TemporaryFile
-from typing import BinaryIO, Self
+from typing import BinaryIO, NamedTuple, Self
 
 import trio
 
+from protocol.values import UidSet
 from replicator.dsync.replica import SavedAs
 from replicator.dsync.rules.copies import is_copy
 from replicator.dsync.rules.stored_mail import NO_FLAGS, FlagChanges, StoredMail
 from replicator.dsync.rules.tree import INBOX, Adopt, Create, Delete, Name, Rename, Step, Subscribe, Tree, name_hash
 from replicator.dsync.wire.items import Attribute, Deletions, Mailbox, MailboxState, TreeNode
 from replicator.errors import FolderExistsError, FolderNotFoundError
+
+
+class MemoryMail(NamedTuple):
+    """A mail in memory."""
+
+    uid: int
+    guid: bytes
+    modseq: int
+    flags: frozenset[str]
+    received_ms: int
+    saved_ms: int | None
 
 
 @dataclass
@@ -28,7 +40,7 @@ class MemoryMailbox:
     uidvalidity: int
     uidnext: int = 1
     highestmodseq: int = 1
-    stored: dict[int, StoredMail] = field(default_factory=dict)
+    stored: dict[int, MemoryMail] = field(default_factory=dict)
     texts: dict[bytes, bytes] = field(default_factory=dict)
     gone: dict[int, tuple[int, bytes]] = field(default_factory=dict)  # MODSEQ and GUID, by UID
     flag_log: list[tuple[int, int, str, bool]] = field(default_factory=list)  # MODSEQ, UID, flag, set?
@@ -38,8 +50,9 @@ class MemoryMailbox:
     began_modseq: int = 0
     checked: tuple[int, int] = 0, 0  # mails and bytes for which there was to be room, the last time
     annotations: dict[tuple[bool, str], Attribute] = field(default_factory=dict)
-    meanwhile: Callable[[], object] | None = None  # what somebody does once a sync has read all mails
+    meanwhile: Callable[[], object] | None = None  # what somebody does once a sync has read mails
     reads: int = 0  # how often a sync has read all mails
+    read: set[int] = field(default_factory=set)  # UIDs of mails that this sync has read
 
     def next_modseq(self) -> int:
         self.highestmodseq += 1
@@ -48,7 +61,7 @@ class MemoryMailbox:
     # ---- what users do
 
     def append(self, guid: bytes, text: bytes, flags: frozenset[str] = NO_FLAGS, at_s: int = 1_700_000_000) -> int:
-        return self._put(StoredMail(self.uidnext, guid, 0, flags, at_s, at_s), text)
+        return self._put(MemoryMail(self.uidnext, guid, 0, flags, 1000 * at_s, 1000 * at_s), text)
 
     def flag(self, uid: int, *, added: frozenset[str] = NO_FLAGS, removed: frozenset[str] = NO_FLAGS) -> None:
         mail, modseq = self.stored[uid], self.next_modseq()
@@ -76,9 +89,20 @@ class MemoryMailbox:
             self.mailbox_id, self.uidvalidity, self.uidnext, len(self.stored), self.uidnext, self.highestmodseq
         )
 
-    async def mails(self) -> Sequence[StoredMail]:
+    async def mails(self) -> Sequence[MemoryMail]:
         self.reads += 1
-        found = [self.stored[uid] for uid in sorted(self.stored)]
+        return self._those(lambda _: True)
+
+    async def changed(self, above_uid: int, above_modseq: int) -> Sequence[MemoryMail]:
+        return self._those(lambda mail: mail.uid > above_uid or mail.modseq > above_modseq)
+
+    async def named(self, uids: UidSet, guids: Collection[bytes]) -> Sequence[MemoryMail]:
+        return self._those(lambda mail: (mail.uid in uids or mail.guid in guids) and mail.uid not in self.read)
+
+    def _those(self, are_meant: Callable[[MemoryMail], bool]) -> Sequence[MemoryMail]:
+        """Return the mails that a sync reads."""
+        found = [self.stored[uid] for uid in sorted(self.stored) if are_meant(self.stored[uid])]
+        self.read |= {mail.uid for mail in found}
         if self.meanwhile is not None:
             self.meanwhile()
             self.meanwhile = None
@@ -87,10 +111,11 @@ class MemoryMailbox:
     async def expunged(self, since: int) -> Mapping[int, bytes]:
         return {uid: guid for uid, (modseq, guid) in self.gone.items() if modseq > since}
 
-    async def flag_changes(self, since: int) -> Mapping[int, FlagChanges]:
+    async def flag_changes(self, since: int, uids: Iterable[int]) -> Mapping[int, FlagChanges]:
         found: dict[int, FlagChanges] = {}
+        wanted = {*uids}
         for modseq, uid, flag, is_set in self.flag_log:
-            if modseq > since:
+            if modseq > since and uid in wanted:
                 before = found.get(uid, FlagChanges())
                 added, removed = before.added - {flag}, before.removed - {flag}
                 one = frozenset({flag})
@@ -109,7 +134,8 @@ class MemoryMailbox:
 
     async def save(self, mail: SavedAs, text: AsyncIterator[bytes]) -> None:
         whole = b"".join([piece async for piece in text])
-        self._put(StoredMail(mail.uid, mail.guid, 0, mail.flags, mail.received_s, mail.saved_s), whole)
+        dates_ms = 1000 * mail.received_s, 1000 * mail.saved_s
+        self._put(MemoryMail(mail.uid, mail.guid, 0, mail.flags, *dates_ms), whole)
 
     async def move(self, uids: Mapping[int, int]) -> None:
         for old, new in uids.items():
@@ -145,7 +171,7 @@ class MemoryMailbox:
         self.uidnext = max(self.uidnext, uidnext)
         self.highestmodseq = max(self.highestmodseq, highestmodseq)
 
-    def _put(self, mail: StoredMail, text: bytes) -> int:
+    def _put(self, mail: MemoryMail, text: bytes) -> int:
         mail = mail._replace(uid=max(mail.uid, self.uidnext))  # as at a node, if it is taken
         assert mail.guid not in {one.guid for one in self.stored.values()}
         self.stored[mail.uid], self.uidnext = mail._replace(modseq=self.next_modseq()), mail.uid + 1
@@ -264,7 +290,7 @@ class MemoryReplica:
     async def mailbox(self, mailbox_id: bytes, _peer: str) -> AsyncIterator[MemoryMailbox | None]:
         box = next((box for box in self.boxes.values() if box.mailbox_id == mailbox_id), None)
         if box is not None:
-            box.began_modseq = box.highestmodseq
+            box.began_modseq, box.read = box.highestmodseq, set()
         yield box
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -30,6 +30,7 @@ from tests.dsync.dovecot import PASSWORD
 from tests.dsync.sides import USER, served
 
 MOST = 1_000_000
+StreamPair = tuple[trio.abc.HalfCloseableStream, trio.abc.HalfCloseableStream]
 TEXT = b"Subject: scripted\r\n\r\n"
 
 
@@ -106,9 +107,11 @@ async def _text() -> AsyncIterator[bytes]:
 
 
 @asynccontextmanager
-async def scripted_master(replica_of: OpenReplica, **wish: str) -> AsyncIterator[ScriptedMaster]:
-    """Begin a sync. `wish`: values of the handshake."""
-    ours, theirs = trio.testing.memory_stream_pair()
+async def scripted_master(
+    replica_of: OpenReplica, streams: Callable[[], StreamPair] = trio.testing.memory_stream_pair, **wish: str
+) -> AsyncIterator[ScriptedMaster]:
+    """Begin a sync. `streams` makes the two ends of the connection; `wish`: values of the handshake."""
+    ours, theirs = streams()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(served(replica_of), theirs)
         login = b64encode(b"\0doveadm\0" + PASSWORD.encode())

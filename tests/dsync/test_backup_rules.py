@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.dsync.rules.backup import plan_backup
+from replicator.dsync.rules.comparison import Comparison, Told, concerned
 from replicator.dsync.rules.mailbox import Known
-from replicator.dsync.rules.stored_mail import StoredMail
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange
+from tests.dsync.memory_replica import MemoryMail
 
 Mails = dict[int, tuple[bytes, frozenset[str]]]
 """GUID and flags by UID."""
@@ -27,9 +28,16 @@ def numbers(mails: Mails, more: int = 0) -> Mailbox:
 
 def backed_up(own: Mails, more: int, master: Mails, changes: list[MailChange], state: MailboxState | None) -> Mails:
     """Return the mails of this side after the backup. `more`: UIDs that have been given besides."""
-    stored = [StoredMail(uid, guid, 1, flags, 1, 1) for uid, (guid, flags) in own.items()]
-    known = Known(numbers(own, more), stored, {}, {})
-    plan = plan_backup(known, numbers(master), changes, state)
+    stored = [MemoryMail(uid, guid, 1, flags, 1, 1) for uid, (guid, flags) in own.items()]
+    if state is None:
+        comparison = Comparison(stored, {})
+        for each in changes:
+            comparison.take(each)
+        told = comparison.finish()
+    else:
+        told = Told(changes, state.last_common_uid)
+    known = Known(numbers(own, more), concerned(stored, told) if state is None else stored, {}, {})
+    plan = plan_backup(known, numbers(master), told, state)
     after = {
         uid: (guid, flags if (change := plan.flags.get(uid)) is None else (flags | change.added) - change.removed)
         for uid, (guid, flags) in own.items()
@@ -38,7 +46,7 @@ def backed_up(own: Mails, more: int, master: Mails, changes: list[MailChange], s
     uidnext = known.numbers.uidnext
     for one in plan.placed:
         assert one.uid >= uidnext, "UIDs only grow"
-        after[one.uid], uidnext = (bytes.fromhex(one.guid), plan.wanted[one.guid].flags), one.uid + 1
+        after[one.uid], uidnext = (bytes.fromhex(one.guid), plan.wanted[one.guid]), one.uid + 1
     assert plan.uidnext >= uidnext
     return after
 

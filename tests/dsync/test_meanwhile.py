@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +15,11 @@ import trio
 
 from replicator.dsync.conversation import mailbox_sync
 from replicator.dsync.rules.mailbox import Known
+from replicator.dsync.rules.stored_mail import StoredMail
 from replicator.dsync.rules.tree import Adopt, Delete
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import ChangeType, MailboxState, MailChange
 from replicator.errors import UnavailableError
-from replicator.mail.last_changes import MailboxChanges
 from replicator.mail.mailstore import Folder, NewMessage, SavedMessage
 from tests.dsync.dovecot import PASSWORD, Dovecot, dovecot, needs_dovecot
 from tests.dsync.sides import USER, DovecotSide, Master, NodeSide, door, node_replicas
@@ -72,15 +72,15 @@ async def both(path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Two
     with dovecot() as server:
         async with one_node(path) as mail, door(node_replicas(mail, now_ms)) as address:
             sides = Two(server, mail, Master(server, address))
-            mailbox_changes = mail.mailbox_changes
+            expunged = mail.expunged
 
-            async def changed_meanwhile(folder: Folder, above: int) -> MailboxChanges:
-                found = await mailbox_changes(folder, above)
+            async def changed_meanwhile(folder: Folder) -> Mapping[int, bytes]:
+                found = await expunged(folder)
                 while sides.meanwhile:
                     await sides.meanwhile.pop()()
                 return found
 
-            monkeypatch.setattr(mail, "mailbox_changes", changed_meanwhile)
+            monkeypatch.setattr(mail, "expunged", changed_meanwhile)
             yield sides
 
 
@@ -163,10 +163,10 @@ async def test_flags_that_are_cleared_during_a_sync_stay_so(two: Two) -> None:
 async def test_each_expunge_is_told_once(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     told, original = list[list[int]](), mailbox_sync.changes_to_tell
 
-    def changes_to_tell(known: Known, state: MailboxState | None) -> list[MailChange]:
-        changes = original(known, state)
+    def changes_to_tell(known: Known, mails: Sequence[StoredMail], state: MailboxState | None) -> Iterator[MailChange]:
+        changes = [*original(known, mails, state)]
         told.append([change.uid for change in changes if change.type is ChangeType.EXPUNGE])
-        return changes
+        return iter(changes)
 
     monkeypatch.setattr(mailbox_sync, "changes_to_tell", changes_to_tell)
     await two.saves("1", "2", "3", "4", "5")

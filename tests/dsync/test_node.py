@@ -462,5 +462,5 @@ async def test_a_state_says_nothing_once_a_mail_has_got_another_uid(tmp_path: Pa
             assert await box.can_tell_since(*common)
             await mail.renumber(await mail.open_mailbox(folder), {1: 5})
             with pytest.raises(UnavailableError, match="other UIDs"):
-                await box.mails()
+                await box.changed(*common)
         assert await replica.states("peer") == []

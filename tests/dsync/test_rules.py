@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.dsync.rules.common import last_common_uid
-from replicator.dsync.rules.copies import COPIES_MAX, with_own_guids
+from replicator.dsync.rules.comparison import Comparison, Told, concerned
+from replicator.dsync.rules.copies import COPIES_MAX
 from replicator.dsync.rules.flags import FlagSide, merged_flags
 from replicator.dsync.rules.mailbox import Known, Plan, plan_merge
-from replicator.dsync.rules.new_mails import NewMail, Placed, place
+from replicator.dsync.rules.new_mails import NewMail, NewUids, Placed
 from replicator.dsync.rules.stored_mail import NO_FLAGS, StoredMail
+from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange
+from tests.dsync.memory_replica import MemoryMail
 
 FLAGS = st.frozensets(st.sampled_from("abc"))
 SIDES = st.builds(FlagSide, FLAGS, st.integers(1, 3), FLAGS, FLAGS).map(
@@ -38,6 +43,23 @@ def plainly_merged(master: FlagSide, remote: FlagSide) -> frozenset[str]:
 @given(SIDES, SIDES)
 def test_flags(master: FlagSide, remote: FlagSide) -> None:
     assert merged_flags(master, remote) == plainly_merged(master, remote)
+
+
+def guid(name: str) -> str:
+    return name.encode().hex().rjust(32, "0")
+
+
+def last_common_uid(changes: list[MailChange], own: dict[int, str], expunged: dict[int, str]) -> int:
+    mails = [MemoryMail(uid, bytes.fromhex(guid(name)), 1, NO_FLAGS, 0, 0) for uid, name in sorted(own.items())]
+    comparison = Comparison(mails, {uid: bytes.fromhex(guid(name)) for uid, name in expunged.items()})
+    for change in changes:
+        comparison.take(replace(change, guid=guid(change.guid)))
+    return comparison.finish().common_uid
+
+
+def place(own: list[NewMail], peers: list[NewMail], *, own_uidnext: int, peer_uidnext: int) -> tuple[list[Placed], int]:
+    found = NewUids(own, peers, own_uidnext=own_uidnext, peer_uidnext=peer_uidnext)
+    return sorted(found, key=lambda one: one.uid), found.uidnext
 
 
 def changes_of(mails: dict[int, str], gone: dict[int, str]) -> list[MailChange]:
@@ -118,17 +140,27 @@ def test_a_mail_keeps_a_uid_that_is_free_on_the_other_side() -> None:
     assert uidnext == 6
 
 
-def stored(uid: int, guid: int, modseq: int = 1) -> StoredMail:
-    return StoredMail(uid, bytes([guid]) * 16, modseq, NO_FLAGS, 0, 0)
+def stored(uid: int, guid: int, modseq: int = 1) -> MemoryMail:
+    return MemoryMail(uid, bytes([guid]) * 16, modseq, NO_FLAGS, 0, 0)
 
 
-def known(*mails: StoredMail) -> Known:
+def known(*mails: MemoryMail) -> Known:
     uidnext = max(mail.uid for mail in mails) + 1
     return Known(Mailbox(bytes(16), 1, uidnext, len(mails), uidnext, 99), mails, {}, {})
 
 
 def planned(own: Known, changes: list[MailChange], state: MailboxState | None = None, uidnext: int = 9) -> Plan:
-    return plan_merge(own, Mailbox(bytes(16), 1, uidnext, 0, uidnext, 99), changes, {}, state)
+    told = compared(own.mails, changes) if state is None else Told(changes, state.last_common_uid)
+    own = replace(own, mails=concerned(own.mails, told) if state is None else own.mails)
+    told.separate_copies(own.mails, {})
+    return plan_merge(own, Mailbox(bytes(16), 1, uidnext, 0, uidnext, 99), told, state)
+
+
+def compared(mails: Sequence[StoredMail], changes: list[MailChange]) -> Told:
+    comparison = Comparison(mails, {})
+    for change in changes:
+        comparison.take(change)
+    return comparison.finish()
 
 
 def test_an_expunge_takes_no_mail_that_has_come_since() -> None:
@@ -143,6 +175,17 @@ def test_an_expunge_takes_no_mail_that_has_come_since() -> None:
         assert plan.common_uid == 8
 
 
+def test_guids_are_told_as_the_peer_writes_them() -> None:
+    """Those of equal mails, too, of which nothing else is kept."""
+    names = ["1795822339.M435804P29515.vm", "1795822339.M435804P29516.vm,S=21,W=24", "03" * 16]
+    mails = [MemoryMail(uid, guid_of(name), 1, NO_FLAGS, 0, 0) for uid, name in enumerate(names, 1)]
+    flags = [NO_FLAGS, frozenset({"a"}), NO_FLAGS]
+    told = compared(mails, [MailChange(ChangeType.SAVE, uid, names[uid - 1], 1, flags[uid - 1]) for uid in (1, 2, 3)])
+    assert [change.uid for change in told.changes] == [2]
+    own = [MailChange(ChangeType.SAVE, mail.uid, mail.guid.hex()) for mail in mails]
+    assert [told.name_of(change) for change in own] == names
+
+
 def test_a_mail_that_the_master_has_elsewhere_is_not_expunged() -> None:
     """It is the source of a copy that is not here."""
     changes = [MailChange(ChangeType.SAVE, 2, "01" * 16), MailChange(ChangeType.SAVE, 3, "03" * 16)]
@@ -153,14 +196,17 @@ def test_a_mail_that_the_master_has_elsewhere_is_not_expunged() -> None:
 def test_copies_have_guids_of_their_own() -> None:
     source, other = "0a" * 16, "0b" * 16
     saves = [MailChange(ChangeType.SAVE, uid, guid) for uid, guid in enumerate((source, source, other, source), 1)]
-    changes, sources = with_own_guids(saves, {}, ())
-    own = {change.uid: change.guid for change in changes}
+    told = Told([*saves])
+    told.separate_copies([], {})
+    own = {change.uid: change.guid for change in told.changes}
     assert own[1] == source
     assert own[3] == other
-    assert sources == {own[2]: source, own[4]: source}
+    assert told.sources == {own[2]: source, own[4]: source}
     assert len({*own.values()}) == 4
-    assert with_own_guids(saves[1:], own, ()) == (changes[1:], sources), "found again without the source"
+    mails = [MemoryMail(uid, bytes.fromhex(guid), 1, NO_FLAGS, 0, 0) for uid, guid in own.items()]
+    again = compared(mails, saves[1:])
+    assert (again.changes, again.sources) == ([], told.sources), "found again without the source"
     many = [MailChange(ChangeType.SAVE, uid, source) for uid in range(1, COPIES_MAX + 3)]
-    plan = planned(known(stored(1, 10)), with_own_guids(many, {1: source}, ())[0], uidnext=len(many) + 1)
+    plan = planned(known(stored(1, 10)), many, uidnext=len(many) + 1)
     assert len(plan.wanted) == COPIES_MAX
     assert plan.common_uid == COPIES_MAX + 1, "the last one is a copy too many"

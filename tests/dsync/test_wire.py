@@ -27,10 +27,11 @@ from replicator.dsync.wire.items import (
     TreeNode,
 )
 from replicator.dsync.wire.keys import KINDS
+from replicator.dsync.wire.mail_changes import QuickReader
 from replicator.dsync.wire.reader import LINE_BYTES_MAX, LONG_LINES_MAX, Event, Mark, Reader
 from replicator.dsync.wire.streams import StreamDecoder, StreamEncoder
 from replicator.dsync.wire.values import decode_list, decode_record, encode_list, encode_record
-from replicator.dsync.wire.writer import END_OF_LIST, END_OF_TEXT, hello, line_of
+from replicator.dsync.wire.writer import END_OF_LIST, END_OF_TEXT, general_line, hello, line_of
 
 ANY_TEXT = st.text(st.characters(codec="utf-8"))
 KEYWORDS = st.frozensets(st.sampled_from(["\\Seen", "\\Draft", "\\Deleted", "a\tb", "kw", "\\Flagged"]))
@@ -139,6 +140,41 @@ def test_items_come_back(items: list[Item], sizes: list[int]) -> None:
     assert events(*cut(wire, sizes)) == [*items, Mark.END_OF_LIST]
 
 
+@given(
+    st.lists(
+        st.builds(
+            MailChange,
+            st.sampled_from(ChangeType),
+            NUMBERS,
+            st.sampled_from(["ab" * 16, "1795822339.M435804P29515.vm,S=21,W=24", "a\tb", "\2", ""]),
+            st.sampled_from([0, 1, 2**63 - 1]),
+            *[st.frozensets(st.sampled_from(["\\Seen", "\\Draft", "kw"]))] * 3,
+            st.booleans(),
+        ),
+        max_size=5,
+    )
+)
+def test_changes_are_read_and_written_quickly_as_other_items_are(changes: list[MailChange]) -> None:
+    slow = QuickReader(())  # which reads none
+    assert [*map(line_of, changes)] == [*map(general_line, changes)]
+    read = []
+    for quick in (True, False):
+        reader = Reader()
+        reader.receive(hello())
+        assert reader.next() is None
+        reader._changes = reader._changes if quick else slow
+        reader.receive(b"".join(map(line_of, changes)))
+        read.append([next_or_error(reader) for _ in changes])
+    assert read[0] == read[1]
+
+
+def next_or_error(reader: Reader) -> Event | str | None:
+    try:
+        return reader.next()
+    except DsyncError as error:
+        return str(error)
+
+
 def test_texts_follow_their_item() -> None:
     wire = hello() + line_of(Mail("ab", 1)) + b"x\n..y\r\n" + END_OF_TEXT + line_of(MailRequest("cd", 2))
     for size in range(len(wire)):
@@ -209,13 +245,15 @@ def test_the_weight_of_records_is_what_they_take(keywords: int) -> None:
     reader = Reader()
     reader.receive(hello())
     assert reader.next() is None
+    lines = []
+    for uid in range(1, 501):
+        words = frozenset(f"{uid:x}-{number:x}" for number in range(keywords))
+        lines.append(line_of(MailChange(ChangeType.SAVE, uid + 10**6, f"{uid:032x}", uid + 10**6, words)))
     tracemalloc.start()
     try:
         found, weight = list[Event](), 0
-        for uid in range(1, 201):
-            words = frozenset(f"{uid:x}-{number:x}" for number in range(keywords))
-            reader.receive(line_of(MailChange(ChangeType.SAVE, uid + 10**6, f"{uid:032x}", uid + 10**6, words)))
-            del words
+        for line in lines:
+            reader.receive(line)
             event = reader.next()
             assert event is not None
             found.append(event)

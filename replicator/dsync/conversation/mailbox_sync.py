@@ -7,10 +7,12 @@ destination sends requests and its new state only, and the source all but reques
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
+from heapq import merge
+from operator import attrgetter
 from typing import TypeVar
 
 import trio
@@ -18,18 +20,18 @@ import trio
 from replicator.dsync.conversation.direction import Direction
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.conversation.placement import Placement
+from replicator.dsync.conversation.requested_mails import RequestedMails
 from replicator.dsync.errors import DsyncError
 from replicator.dsync.replica import ReplicaMailbox
+from replicator.dsync.rules.ascending import first_above
 from replicator.dsync.rules.attributes import attributes_to_take, attributes_to_tell
 from replicator.dsync.rules.backup import plan_backup
-from replicator.dsync.rules.copies import with_own_guids
-from replicator.dsync.rules.mailbox import Known, Plan, flags_of_moved, plan_merge
+from replicator.dsync.rules.comparison import Comparison, Told, concerned, disputed, told_since
+from replicator.dsync.rules.mailbox import NO_CHANGES, Known, Plan, flags_of_moved, plan_merge
 from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
-from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import (
     Attribute,
     ChangeType,
-    Mail,
     Mailbox,
     MailboxState,
     MailChange,
@@ -42,6 +44,8 @@ CHANGES_MAX = 1_000_000
 
 AT_ONCE = 500
 """Mails of which the event loop computes something at once: some milliseconds."""
+
+MODSEQ_MAX = 2**63 - 1
 
 MOVE_S = 10.0
 """Seconds in which mail that came meanwhile is moved, even where the sync breaks off."""
@@ -77,8 +81,7 @@ class MailboxSync:
         self._state = state
         self._is_master = is_master
         self.failure: DsyncError | MailError | None = None  # why this side has not taken over all
-        self._names: dict[str, str] = {}  # GUIDs as the peer writes them, where that is in another way
-        self._sources: dict[str, str] = {}  # GUIDs of mails, by those of their copies
+        self._told = Told()
         self._has_strangers = False
         self._lacks_moved = False  # mails that were to get other UIDs were expunged before
         self.is_overtaken = False  # somebody else has changed the mailbox meanwhile, on either side
@@ -89,34 +92,26 @@ class MailboxSync:
         Where that fails while mails come in, the conversation goes on, and `failure` tells why: the master understands
         an error only after its last mailbox.
         """
-        known = await self._known()
         tells, takes = direction in {Direction.BOTH, Direction.THERE}, direction is not Direction.THERE
-        plan, requests = Plan(uidnext=known.numbers.uidnext, common_uid=known.numbers.uidnext - 1), list[MailRequest]()
-        changes, attributes = list[MailChange](), list[Attribute]()
+        plan, has_changed = Plan(uidnext=self._own.uidnext, common_uid=self._own.uidnext - 1), False
+        mails, expunged = await self._mails(), await self._box.expunged(self._since)
+        attributes = await self._attributes() if takes else []
         if takes:
-            attributes = await self._attributes()
-            changes = await self._changes()
-            changes = await _computed(partial(self._with_own_guids, known, changes), len(changes))
+            self._told = await self._received(mails, expunged)
+        known = await self._known(mails, expunged, everything=not takes)
+        mails = mails if self._state is None else known.mails
         own = await self._box.attributes()
         if tells:
             await self._tell_attributes(own)
-            moved = await _computed(partial(flags_of_moved, known, changes, self._state), len(known.mails))
-            await self._tell_changes(known, changes, moved)
+            await self._tell_changes(known, mails)
         if takes:
-            plan = await _computed(partial(self._plan, known, changes, direction), len(known.mails) + len(changes))
+            plan = await _computed(partial(self._plan, known, direction), known.mails, self._told.changes)
+            has_changed = bool(plan.expunged or plan.flags or plan.placed)
             await self._request(plan)
         if tells:
-            requests = await self._peer.all(MailRequest, CHANGES_MAX)
-            await self._send_mails(known.mails, requests)
+            has_changed = await self._send_mails(mails) or has_changed
         if takes:
-            placement = Placement(self._peer, self._box, plan, self._sources)
-            try:
-                await self._carry_out(plan, placement)
-                for attribute in attributes_to_take(own, attributes, self._state):
-                    await self._box.set_attribute(attribute)
-            except (DsyncError, MailError) as error:
-                self.failure = error
-                await placement.pass_over_rest()
+            await self._take_over(plan, attributes_to_take(own, attributes, self._state))
         state = await self._new_state(plan, direction)
         await self._peer.send(state)
         theirs = await self._peer.one(MailboxState)
@@ -124,29 +119,71 @@ class MailboxSync:
         common_uid = min(state.last_common_uid, theirs.last_common_uid)
         common_modseq = min(state.last_common_modseq, theirs.last_common_modseq) if tells else 0
         await self._box.synced(common_uid, common_modseq)
-        return bool(plan.expunged or plan.flags or plan.placed or requests or state.changes_during_sync)
+        return has_changed or state.changes_during_sync
 
-    def _plan(self, known: Known, changes: Sequence[MailChange], direction: Direction) -> Plan:
+    def _plan(self, known: Known, direction: Direction) -> Plan:
         if direction is not Direction.BACKUP_HERE:
-            return plan_merge(known, self._theirs, changes, self._names, self._state)
-        return plan_backup(known, self._theirs, changes, self._state)
+            return plan_merge(known, self._theirs, self._told, self._state)
+        return plan_backup(known, self._theirs, self._told, self._state)
 
     async def _request(self, plan: Plan) -> None:
-        wanted = {self._names.get(guid, guid): change.uid for guid, change in plan.wanted.items()}
-        for name, uid in wanted.items():
-            await self._peer.send(MailRequest(name, uid))
+        """Ask for mails, and forget what the peer has told: it is in the plan."""
+        told, asked = self._told, set[str]()
+        copied = {*told.sources.values()}
+        for mail in plan.placed:
+            name = told.name(mail.guid)
+            if mail.own is None and mail.peers is not None and name not in asked:
+                await self._peer.send(MailRequest(name, mail.peers))
+                if told.sources.get(mail.guid, mail.guid) in copied:
+                    asked.add(name)
         await self._peer.end_list()
+        told.changes.clear()
 
-    async def _known(self) -> Known:
-        since = self._state.last_common_modseq if self._state is not None else 0
-        mails = [mail for mail in await self._box.mails() if mail.uid < self._own.uidnext]  # the rest has just come
-        changed = await self._box.flag_changes(since)
+    # ---- knowing
+
+    @property
+    def _since(self) -> int:
+        """The MODSEQ up to which both sides were equal; 0 if that is not known."""
+        return self._state.last_common_modseq if self._state is not None else 0
+
+    async def _mails(self) -> Sequence[StoredMail]:
+        """Return the mails that have changed since the state, or else all."""
+        if self._state is None:
+            mails = await self._box.mails()
+        else:
+            mails = await self._box.changed(self._state.last_common_uid, self._state.last_common_modseq)
+        return mails[: first_above(mails, self._own.uidnext - 1)]  # the rest has just come
+
+    async def _known(self, mails: Sequence[StoredMail], expunged: Mapping[int, bytes], *, everything: bool) -> Known:
+        """Return what is known of the mails that the peer's changes concern, and of those that have changed.
+
+        `everything`: of all, since the peer tells nothing.
+        """
+        told = self._told
+        if self._state is not None:
+            mails = await self._with_named(mails)
+        elif not everything:
+            mails = await _computed(partial(concerned, mails, told), mails)
+        await _computed(partial(told.separate_copies, mails, expunged), mails, told.changes)
+        uids = await _computed(partial(disputed, mails, told), mails, told.changes)
+        changed = await self._box.flag_changes(self._since, uids)
         lasting = {  # a flag that was set and is gone is no news, nor is one that was cleared and is back
             mail.uid: FlagChanges(changed[mail.uid].added & mail.flags, changed[mail.uid].removed - mail.flags)
             for mail in mails
             if mail.uid in changed
         }
-        return Known(self._own, mails, await self._box.expunged(since), lasting, self._is_master)
+        return Known(self._own, mails, expunged, lasting, self._is_master)
+
+    async def _with_named(self, mails: Sequence[StoredMail]) -> Sequence[StoredMail]:
+        """Return these mails, and those that the peer's changes name, ascending by UID."""
+        told, uidnext = self._told, self._own.uidnext
+        uids, guids = await _computed(told.named, told.changes)
+        named = await self._box.named(uids, guids)
+
+        def both() -> Sequence[StoredMail]:
+            return [*merge(mails, (mail for mail in named if mail.uid < uidnext), key=attrgetter("uid"))]
+
+        return await _computed(both, mails, named)
 
     # ---- telling
 
@@ -155,16 +192,16 @@ class MailboxSync:
             await self._peer.send(attribute)
         await self._peer.end_list()
 
-    async def _tell_changes(
-        self, known: Known, theirs: Sequence[MailChange], flags: Mapping[int, frozenset[str]]
-    ) -> None:
+    async def _tell_changes(self, known: Known, mails: Sequence[StoredMail]) -> None:
         r"""Tell this side's changes, and which mails are `\Recent` there: else Dovecot takes them for changed.
 
-        `flags`: those that mails are to have, by UID, where these are others.
+        GUIDs are told as the peer writes them: else it would take the mails for others. `mails`: all, or
+        with a state those that `known` has.
         """
-        recent = {change.uid for change in theirs if change.recent}
-        for change in await _computed(partial(changes_to_tell, known, self._state), len(known.mails)):
-            is_recent, name = change.uid in recent, self._told_name(change)
+        about = self._told.changes
+        flags = await _computed(partial(flags_of_moved, known, self._told, self._state), known.mails, about)
+        for change in changes_to_tell(known, mails, self._state):
+            is_recent, name = change.uid in self._told.recent, self._told.name_of(change)
             if is_recent or name != change.guid or change.uid in flags:
                 told = flags.get(change.uid, change.flags)
                 await self._peer.send(replace(change, guid=name, flags=told, recent=is_recent))
@@ -172,28 +209,13 @@ class MailboxSync:
                 await self._peer.send(change)
         await self._peer.end_list()
 
-    def _told_name(self, change: MailChange) -> str:
-        """Return the GUID as the peer writes it, if it has told: else it would take the mail for another one."""
-        if change.type is ChangeType.EXPUNGE:
-            return self._sources.get(change.guid, change.guid)
-        return self._names.get(change.guid, change.guid)
-
-    async def _send_mails(self, mails: Sequence[StoredMail], requests: Sequence[MailRequest]) -> None:
-        """Send the requested mails, ascending by UID. One is sent once, however often it was requested."""
-        wanted = {guid_of(request.guid): request for request in requests}
-        for mail in mails:
-            source = self._sources.get(mail.guid.hex())
-            request = wanted.pop(mail.guid if source is None else bytes.fromhex(source), None)
-            if request is not None:
-                text = await self._box.text(mail)
-                await self._peer.send(
-                    Mail(request.guid, mail.uid, mail.received_s, mail.saved_s, streams=text is not None)
-                )
-                if text is not None:
-                    await self._peer.send_text(text)
-        for request in wanted.values():
-            await self._peer.send(Mail(request.guid, request.uid, streams=False))
-        await self._peer.end_list()
+    async def _send_mails(self, mails: Sequence[StoredMail]) -> bool:
+        """Send the mails that the peer asks for, and return True if there are any."""
+        requested = RequestedMails(self._peer, self._box, self._told, mails)
+        await requested.receive(CHANGES_MAX)
+        are_any = bool(requested)
+        await requested.send()
+        return are_any
 
     # ---- taking
 
@@ -214,9 +236,18 @@ class MailboxSync:
                 raise DsyncError("the peer sent too many annotations of a mailbox")
         return found
 
-    async def _changes(self) -> list[MailChange]:
-        """Return the peer's changes, with GUIDs as this side writes them."""
-        changes = list[MailChange]()
+    async def _received(self, mails: Sequence[StoredMail], expunged: Mapping[int, bytes]) -> Told:
+        """Return what the peer's changes tell. `mails`: as `_mails` returns them."""
+        async with aclosing(self._changes()) as changes:
+            if self._state is not None:
+                since = [change async for change in changes]
+                return await _computed(partial(told_since, self._state.last_common_uid, since), since)
+            comparison = Comparison(mails, expunged)
+            async for change in changes:
+                comparison.take(change)
+        return await _computed(comparison.finish, mails)
+
+    async def _changes(self) -> AsyncGenerator[MailChange, None]:
         latest = 0
         async with aclosing(self._peer.each(MailChange, CHANGES_MAX)) as received:
             async for change in received:
@@ -225,25 +256,19 @@ class MailboxSync:
                 if change.type is not ChangeType.EXPUNGE and not change.guid:
                     raise DsyncError("the peer sent a mail without a GUID")
                 latest = change.uid
-                changes.append(replace(change, guid=self._guid(change.guid)) if change.guid else change)
-        return changes
+                yield change
 
-    def _guid(self, name: str) -> str:
-        guid = guid_of(name).hex()
-        if guid != name:
-            self._names[guid] = name
-        return guid
-
-    def _with_own_guids(self, known: Known, changes: Sequence[MailChange]) -> list[MailChange]:
-        own = {uid: guid.hex() for uid, guid in known.expunged.items()} | {
-            mail.uid: mail.guid.hex() for mail in known.mails
-        }
-        gone = {change.uid for change in changes if change.type is ChangeType.EXPUNGE}
-        common = 0 if self._state is None else self._state.last_common_uid
-        kept = {mail.guid.hex() for mail in known.mails if mail.uid <= common and mail.uid not in gone}
-        changes, self._sources = with_own_guids(changes, own, kept)
-        self._names |= {guid: self._names.get(source, source) for guid, source in self._sources.items()}
-        return changes
+    async def _take_over(self, plan: Plan, attributes: Iterable[Attribute]) -> None:
+        """Take over the peer's changes. Where that fails, the rest of its mails is passed over."""
+        work = partial(Placement, self._peer, self._box, plan, self._told.sources)
+        placement = await _computed(work, plan.placed)
+        try:
+            await self._carry_out(plan, placement)
+            for attribute in attributes:
+                await self._box.set_attribute(attribute)
+        except (DsyncError, MailError) as error:
+            self.failure = error
+            await placement.pass_over_rest()
 
     async def _carry_out(self, plan: Plan, placement: Placement) -> None:
         """Take over the peer's changes while its mails come in."""
@@ -258,20 +283,20 @@ class MailboxSync:
             await box.raise_numbers(uidnext=plan.uidnext, highestmodseq=self._theirs.highestmodseq)
         finally:
             with trio.move_on_after(MOVE_S, shield=True):
-                self._has_strangers = await self._move_strangers(plan)
+                self._has_strangers = await self._move_strangers(plan, placement)
 
-    async def _move_strangers(self, plan: Plan) -> bool:
+    async def _move_strangers(self, plan: Plan, placement: Placement) -> bool:
         """Move mails that have come by other ways, or got other UIDs because of these, above those of the sync.
 
         The peer may have given their UIDs to mails that it has expunged. Return True if there are any.
         """
         if plan.uidnext <= self._own.uidnext:
             return False
-        expected = {placed.uid: placed.guid for placed in plan.placed}
-        new = [mail for mail in await self._box.mails() if self._own.uidnext <= mail.uid < plan.uidnext]
+        after = await self._box.changed(self._own.uidnext - 1, MODSEQ_MAX)
+        new = [mail for mail in after if mail.uid < plan.uidnext]
         there = {mail.uid for mail in new}
         self._lacks_moved = any(placed.own is not None and placed.uid not in there for placed in plan.placed)
-        strangers = [mail.uid for mail in new if expected.get(mail.uid) != mail.guid.hex()]
+        strangers = [mail.uid for mail in new if not placement.has_placed(mail.uid, mail.guid)]
         if strangers:
             uidnext = max((await self._box.numbers()).uidnext, plan.uidnext)
             await self._box.move({uid: uidnext + at for at, uid in enumerate(strangers)})
@@ -303,38 +328,31 @@ class MailboxSync:
         return common_modseq if self._is_master else max(common_modseq - 1, 0)
 
 
-async def _computed(work: Callable[[], T], mails: int) -> T:
-    """Compute something about so many mails: in a thread, where that would hold up other tasks."""
-    return work() if mails <= AT_ONCE else await trio.to_thread.run_sync(work)
+async def _computed(work: Callable[[], T], *about: Sized) -> T:
+    """Compute something about so many things: in a thread, where that would hold up other tasks."""
+    return work() if sum(map(len, about)) <= AT_ONCE else await trio.to_thread.run_sync(work)
 
 
-def changes_to_tell(known: Known, state: MailboxState | None) -> list[MailChange]:
-    """Return this side's changes, ascending by UID. With a state, only those since then."""
-    changes = [
+def changes_to_tell(known: Known, mails: Iterable[StoredMail], state: MailboxState | None) -> Iterator[MailChange]:
+    """Yield this side's changes, ascending by UID: of these mails. With a state, only those since then."""
+    expunges = (
         MailChange(ChangeType.EXPUNGE, uid, guid.hex())
-        for uid, guid in known.expunged.items()
+        for uid, guid in sorted(known.expunged.items())
         if state is None or uid <= state.last_common_uid
-    ]
-    for mail in known.mails:
+    )
+    return merge(expunges, _mails_to_tell(known, mails, state), key=attrgetter("uid"))
+
+
+def _mails_to_tell(known: Known, mails: Iterable[StoredMail], state: MailboxState | None) -> Iterator[MailChange]:
+    for mail in mails:
         if state is None or mail.uid > state.last_common_uid:
             kind = ChangeType.SAVE
         elif mail.modseq > state.last_common_modseq:
             kind = ChangeType.FLAGS
         else:
             continue
-        changed = known.flag_changes.get(mail.uid)
-        changes.append(
-            MailChange(
-                kind,
-                mail.uid,
-                mail.guid.hex(),
-                mail.modseq,
-                mail.flags,
-                changed.added if changed is not None else frozenset(),
-                changed.removed if changed is not None else frozenset(),
-            )
-        )
-    return sorted(changes, key=lambda change: change.uid)
+        changed = known.flag_changes.get(mail.uid, NO_CHANGES)
+        yield MailChange(kind, mail.uid, mail.guid.hex(), mail.modseq, mail.flags, changed.added, changed.removed)
 
 
 def states_by_id(states: Sequence[MailboxState]) -> Mapping[bytes, MailboxState]:

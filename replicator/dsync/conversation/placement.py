@@ -5,6 +5,8 @@ The peer sends mails in an order of its own. Here UIDs only grow, so a mail that
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, closing
 from typing import NamedTuple
@@ -29,17 +31,23 @@ class _Held(NamedTuple):
 
 
 class Placement:
-    """The mails of a plan, saved and moved in the order of their new UIDs while they come in."""
+    """The mails of a plan, saved and moved in the order of their new UIDs while they come in.
+
+    What is done leaves the plan: that of a large mailbox takes much memory.
+    """
 
     def __init__(self, peer: Peer, box: ReplicaMailbox, plan: Plan, sources: Mapping[str, str]) -> None:
         """`sources`: GUIDs of the mails of which others are copies: the peer sends one text for all of them."""
         self._peer = peer
         self._box = box
-        self._plan = plan
-        self._left = list(reversed(plan.placed))
+        self._uids = array("I", (placed.uid for placed in plan.placed))
+        self._guids = b"".join(bytes.fromhex(placed.guid) for placed in plan.placed)
+        self._left = plan.placed
+        self._left.reverse()
+        self._wanted = plan.wanted
         self._held: dict[str, _Held] = {}
         self._instances: dict[str, list[str]] = {}
-        for guid in plan.wanted:
+        for guid in self._wanted.keys() & {*sources, *sources.values()}:
             self._instances.setdefault(sources.get(guid, guid), []).append(guid)
         self._texts = HeldTexts(box)
         self._gone = set[str]()
@@ -49,24 +57,35 @@ class Placement:
         """Save and move all, until the end of the peer's mails. Raises DsyncError if one has not come."""
         with closing(self._texts):
             await self._go_on()
-            asked = set(self._instances)
             while (mail := await self._peer.one_or_end(Mail)) is not None:
-                guid = guid_of(mail.guid).hex()
-                if guid not in asked:
+                instances = self._instances_of(guid_of(mail.guid).hex())
+                if not instances:
                     raise DsyncError("the peer sent a mail that it was not asked for")
-                asked.remove(guid)
-                await self._take(guid, mail)
+                await self._take(instances, mail)
             self._is_over = True
-        if asked:
-            raise DsyncError(f"the peer did not send {len(asked)} of the mails that it was asked for")
+        missing = len(self._wanted) - len(self._held) - len(self._gone)
+        if missing:
+            raise DsyncError(f"the peer did not send {missing} of the mails that it was asked for")
+
+    def _instances_of(self, guid: str) -> Sequence[str]:
+        """Return the GUIDs here of a mail and its copies that are still to come."""
+        instances = self._instances.get(guid, (guid,))
+        return [one for one in instances if one in self._wanted and one not in self._held and one not in self._gone]
+
+    def __len__(self) -> int:
+        return len(self._uids)
+
+    def has_placed(self, uid: int, guid: bytes) -> bool:
+        """Return True if this mail was to get this UID."""
+        at = bisect_left(self._uids, uid)
+        return self._uids[at : at + 1] == array("I", [uid]) and self._guids.startswith(guid, at * len(guid))
 
     async def pass_over_rest(self) -> None:
         """Read the rest of the peer's mails after an error, up to the end of their list."""
         while not self._is_over:
             self._is_over = await self._peer.next() is Mark.END_OF_LIST
 
-    async def _take(self, guid: str, mail: Mail) -> None:
-        instances = self._instances[guid]
+    async def _take(self, instances: Sequence[str], mail: Mail) -> None:
         if not mail.streams:  # it was expunged meanwhile
             self._gone.update(instances)
         elif self._left and [self._left[-1].guid] == instances:
@@ -101,7 +120,7 @@ class Placement:
             moves.clear()
 
     async def _save(self, placed: Placed, mail: Mail, text: AsyncGenerator[bytes, None]) -> None:
-        flags = self._plan.wanted[placed.guid].flags
+        flags = self._wanted.pop(placed.guid)
         saved = SavedAs(placed.uid, bytes.fromhex(placed.guid), flags, mail.received_s, mail.saved_s)
         async with aclosing(text):
             await self._box.save(saved, text)

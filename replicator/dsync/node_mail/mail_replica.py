@@ -16,8 +16,9 @@ from typing import BinaryIO
 import trio
 
 from protocol.values import UidSet
+from replicator.dsync.node_mail.known_uids import knows_all
 from replicator.dsync.node_mail.last_syncs import LastSync, LastSyncFiles, LastSyncs
-from replicator.dsync.node_mail.mail_replica_mailbox import MailReplicaMailbox, knows_all, with_uidvalidity
+from replicator.dsync.node_mail.mail_replica_mailbox import MailReplicaMailbox, with_uidvalidity
 from replicator.dsync.node_mail.mail_tree import name_of as folder_name
 from replicator.dsync.node_mail.mail_tree import tree_of
 from replicator.dsync.rules.tree import Adopt, Create, Delete, Rename, Step, Subscribe, Tree
@@ -100,7 +101,7 @@ class MailReplica:
                 and last.uidvalidity == one.uidvalidity
                 and last.common_uid < one.uidnext
                 and last.common_modseq <= one.highestmodseq
-                and (last.head == one.head or await knows_all(self._mail, folders[one.mailbox_id], last.uids))
+                and (last.head == one.head or await knows_all(self._mail, folders[one.mailbox_id], last))
             ):
                 found.append(
                     MailboxState(one.guid, last.uidvalidity, last.common_uid, last.common_modseq, last.messages)

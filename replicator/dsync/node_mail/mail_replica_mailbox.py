@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import BinaryIO
 
 import trio
 
 from protocol.units import KIB, MIB
-from protocol.values import Dot, UidSet
+from protocol.values import UID_MAX, Dot, UidSet
 from replicator.dsync.node_mail.attribute_keys import key_of, name_of
 from replicator.dsync.node_mail.kept_keywords import KeptKeywords
+from replicator.dsync.node_mail.known_uids import knows_all
 from replicator.dsync.node_mail.last_syncs import NO_UIDS, LastSync, annotated
+from replicator.dsync.node_mail.read_mails import ReadMails, changed
 from replicator.dsync.replica import SavedAs
 from replicator.dsync.rules.copies import is_copy
 from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
@@ -33,8 +35,6 @@ BATCH_BYTES = MIB
 BATCH_MAX = 64
 """Mails saved together: each time waits for disks."""
 
-MODSEQ_MAX = 2**63 - 1
-
 _SYSTEM_FLAGS = frozenset(SYSTEM_FLAGS)
 
 
@@ -46,21 +46,6 @@ async def with_uidvalidity(mail: CoreMailStore, folder: Folder, uidvalidity: int
         return await mail.keep_uidvalidity(folder, uidvalidity)
     except (FolderExistsError, InvalidNameError):
         return folder
-
-
-async def knows_all(mail: CoreMailStore, folder: Folder, uids: UidSet) -> bool:
-    """Return True if each of these UIDs names a mail, or one that is remembered as expunged: none has got another UID.
-
-    Return False, too, if there are copies.
-    """
-    messages = (await mail.open_mailbox(folder)).snapshot()
-    expunged = (await mail.mailbox_changes(folder, MODSEQ_MAX)).expunged
-
-    def is_so() -> bool:
-        here = {message.uid for message in messages}
-        return all(uid in here or uid in expunged for uid in uids) and not _has_copies(messages)
-
-    return await trio.to_thread.run_sync(is_so)
 
 
 class MailReplicaMailbox:
@@ -82,9 +67,9 @@ class MailReplicaMailbox:
         self._own_flags: dict[tuple[str, bool], set[int]] = {}
         self._own_annotations: set[str] = set()
         self.is_synced = False
-        self._read: dict[int, bytes] = {}  # GUIDs by UID, as `mails` has returned them
+        self._read = ReadMails()
+        self._is_by_state = False  # only what has changed since the last sync is read
         self._relied_on: Dot | None = None  # the mailbox's head as a state was found to tell all
-        self._first_read = frozenset[int]()  # the UIDs that the peer is told
         self._taken_away = set[int]()  # UIDs of mails that this sync has expunged or moved
         self._batch: list[NewMessage] = []
         self._batch_bytes = 0
@@ -97,28 +82,41 @@ class MailReplicaMailbox:
         modseq = max(view.highestmodseq, 1)
         return Mailbox(self._guid, folder.uidvalidity, view.uidnext, len(view.messages), view.uidnext, modseq)
 
-    async def mails(self) -> Sequence[StoredMail]:
+    async def mails(self) -> Sequence[Message]:
+        """See `ReplicaMailbox`."""
+        return await self._read.all(await self._view())
+
+    async def changed(self, above_uid: int, above_modseq: int) -> Sequence[Message]:
         """See `ReplicaMailbox`."""
         view = await self._view()
-        messages = view.snapshot()
+        found = await self._read.changed(view, above_uid, above_modseq)
         await self._check_reliance(view)
-        self._read = {message.uid: message.guid for message in messages}
-        self._first_read = self._first_read or frozenset(self._read)
-        return await trio.to_thread.run_sync(lambda: [_stored(message) for message in sorted(messages)])
+        return found
+
+    async def named(self, uids: UidSet, guids: Collection[bytes]) -> Sequence[Message]:
+        """See `ReplicaMailbox`."""
+        of_guids = await self._mail.uids_of(self._folder, guids) if guids else NO_UIDS
+        return await self._read.named(await self._view(), uids.union(of_guids))
 
     async def expunged(self, since: int) -> Mapping[int, bytes]:
         """See `ReplicaMailbox`. The node does not know by which MODSEQ: all but those that the peer has been told."""
-        found = (await self._mail.mailbox_changes(self._folder, since)).expunged
-        self.this_sync = replace(self.this_sync, expunged=UidSet.of(found))
-        last = self._last_sync
-        if last is None or not 0 < last.common_modseq <= since:
-            return found
-        return {uid: guid for uid, guid in found.items() if uid not in last.expunged}
+        last, read = self._last_sync, self._read
+        known = NO_UIDS if last is None or not 0 < last.common_modseq <= since else last.expunged
+        found = await self._mail.expunged(self._folder)
 
-    async def flag_changes(self, since: int) -> Mapping[int, FlagChanges]:
+        def sorted_out() -> tuple[UidSet, Mapping[int, bytes]]:
+            """A mail that was there as mails were read is expunged for the next sync."""
+            gone = {uid: guid for uid, guid in found.items() if read.guid(uid) is None}
+            return UidSet.of(gone), {uid: guid for uid, guid in gone.items() if uid not in known}
+
+        uids, gone = await trio.to_thread.run_sync(sorted_out)
+        self.this_sync = replace(self.this_sync, expunged=uids)
+        return gone
+
+    async def flag_changes(self, since: int, uids: Iterable[int]) -> Mapping[int, FlagChanges]:
         """See `ReplicaMailbox`. Without a memory of the last sync, changes that it made are among them."""
         last = self._last_sync or LastSync(b"", 0, 0, 0)
-        flags = (await self._mail.mailbox_changes(self._folder, max(since, last.modseq))).flags
+        flags = await self._mail.flag_changes(self._folder, UidSet.of(uids), max(since, last.modseq))
         found = dict[int, FlagChanges]()
         for uid, changes in flags.items():
             new = [one for one in changes if one.changed_ms >= last.at_ms]
@@ -133,36 +131,41 @@ class MailReplicaMailbox:
         last = self._last_sync
         if last is None or (last.common_uid, last.common_modseq) != (common_uid, common_modseq) or last.copies:
             return False
-        self._relied_on = (await self._view()).head
-        return await knows_all(self._mail, self._folder, last.uids)
+        self._is_by_state, self._relied_on = True, (await self._view()).head
+        return await knows_all(self._mail, self._folder, last)
 
     async def _check_reliance(self, view: MailboxView) -> None:
         """Raise UnavailableError if mails have got other UIDs since `can_tell_since`, by branches that have joined."""
         relied_on, self._relied_on = self._relied_on, None
         if relied_on in {None, view.head} or self._last_sync is None:
             return
-        if not await knows_all(self._mail, self._folder, self._last_sync.uids):
+        if not await knows_all(self._mail, self._folder, self._last_sync):
             raise UnavailableError("mails have got other UIDs meanwhile; sync again")
 
     async def synced(self, common_uid: int, common_modseq: int) -> None:
         """See `ReplicaMailbox`."""
-        messages = (await self._view()).snapshot()
-        told = self._first_read - self._taken_away
+        view, last = await self._view(), self._last_sync
+        new = await changed(view, UID_MAX, self.this_sync.modseq)
+        told = await self._read.uids()
+        if self._is_by_state and last is not None:
+            told = last.uids.without(self.this_sync.expunged).union(told)
+        looked_at = new if self._is_by_state else view.snapshot()
 
-        def uids() -> UidSet:
-            return UidSet.of(uid for uid in {*told, *(message.uid for message in messages)} if uid <= common_uid)
+        def now() -> LastSync:
+            came = UidSet.of(message.uid for message in new)
+            return replace(
+                self.this_sync,
+                uidvalidity=self._folder.uidvalidity,
+                common_uid=common_uid,
+                common_modseq=common_modseq,
+                messages=len(view.messages),
+                copies=any(is_copy(message.guid) for message in looked_at),
+                own_flags={change: UidSet.of(uids) for change, uids in self._own_flags.items()},
+                own_annotations=frozenset(self._own_annotations),
+                uids=told.without(UidSet.of(self._taken_away)).union(came).up_to(common_uid),
+            )
 
-        self.this_sync = replace(
-            self.this_sync,
-            uidvalidity=self._folder.uidvalidity,
-            common_uid=common_uid,
-            common_modseq=common_modseq,
-            messages=len(messages),
-            copies=await trio.to_thread.run_sync(_has_copies, messages),
-            own_flags={change: UidSet.of(uids) for change, uids in self._own_flags.items()},
-            own_annotations=frozenset(self._own_annotations),
-            uids=await trio.to_thread.run_sync(uids),
-        )
+        self.this_sync = await trio.to_thread.run_sync(now)
         self.is_synced = True
 
     def _own(self, uid: int, added: Iterable[str], removed: Iterable[str] = ()) -> None:
@@ -274,7 +277,7 @@ class MailReplicaMailbox:
         """See `ReplicaMailbox`."""
         for some in _ascending(uids):
             view = await self._view()
-            same = {old: new for old, new in some.items() if self._is_same(view, old)}
+            same = {old: new for old, new in some.items() if self._read.is_same(view, old)}
             for old, new in same.items():
                 self._own(new, view.messages[old].flags)
             await self._mail.renumber(view, same)
@@ -283,7 +286,7 @@ class MailReplicaMailbox:
     async def expunge(self, uids: Sequence[int]) -> None:
         """See `ReplicaMailbox`."""
         view = await self._view()
-        same = [uid for uid in uids if self._is_same(view, uid)]
+        same = [uid for uid in uids if self._read.is_same(view, uid)]
         await self._mail.expunge(view, UidSet.of(same))
         self._taken_away.update(same)
 
@@ -293,7 +296,7 @@ class MailReplicaMailbox:
         alike: dict[FlagChanges, list[int]] = {}
         for uid, change in changes.items():
             usable = FlagChanges(await self._usable(change.added), change.removed)
-            if self._is_same(view, uid) and (usable.added or usable.removed):
+            if self._read.is_same(view, uid) and (usable.added or usable.removed):
                 alike.setdefault(usable, []).append(uid)
         for one, uids in alike.items():
             for uid in uids:
@@ -309,11 +312,6 @@ class MailReplicaMailbox:
         view = await self._view()
         if view.uidnext < uidnext or view.highestmodseq < highestmodseq:
             await self._mail.raise_numbers(self._folder, uidnext, highestmodseq)
-
-    def _is_same(self, view: MailboxView, uid: int) -> bool:
-        """Return True if the UID names the mail that it has named before: a merge may give it to another one."""
-        message = view.messages.get(uid)
-        return message is not None and message.guid == self._read.get(uid)
 
     async def _view(self) -> MailboxView:
         """Return the mailbox as it is once all mails are saved."""
@@ -331,13 +329,3 @@ def _ascending(uids: Mapping[int, int]) -> Iterator[dict[int, int]]:
         some[old] = new
     if some:
         yield some
-
-
-def _stored(message: Message) -> StoredMail:
-    received_ms, saved_ms = message.received_ms, message.saved_ms
-    saved_s = (received_ms if saved_ms is None else saved_ms) // 1000
-    return StoredMail(message.uid, message.guid, message.modseq, message.flags, received_ms // 1000, saved_s)
-
-
-def _has_copies(messages: Iterable[Message]) -> bool:
-    return any(is_copy(message.guid) for message in messages)

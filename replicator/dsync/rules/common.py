@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
+from replicator.dsync.rules.stored_mail import StoredMail
 from replicator.dsync.wire.items import ChangeType, MailChange
 
 
-def last_common_uid(changes: Iterable[MailChange], own: Mapping[int, str], expunged: Mapping[int, str]) -> int:
-    """Return it, by the peer's changes (ascending by UID) and the GUIDs of the own mails, and of expunged ones, by UID.
+class CommonUid:
+    """The search for it, by the peer's changes, which ascend by UID.
 
     A mail of which nobody knows anything any more ends the search, because a new one may have been given its UID.
     """
-    common, highest = 0, max(own, default=0)
-    for change in changes:
-        guid = own.get(change.uid)
-        if guid is not None:
-            if change.guid == guid:
-                common = change.uid
-            elif change.guid:
-                break
-            continue
-        known = expunged.get(change.uid)
-        if known is not None and known == change.guid:
-            common = change.uid
-        elif change.type is ChangeType.SAVE and (known is not None or change.uid > highest):
-            break
-    return common
+
+    def __init__(self, expunged: Mapping[int, bytes], highest: int) -> None:
+        """`expunged`: GUIDs of expunged mails of this side, by UID. `highest`: the UID of its last mail."""
+        self._expunged = expunged
+        self._highest = highest
+        self.uid = 0
+        self.is_found = False  # whatever changes come
+
+    def note(self, change: MailChange, own: StoredMail | None) -> None:
+        """Note the next change, beside this side's mail with that UID."""
+        if self.is_found:
+            return
+        guid = own.guid if own is not None else self._expunged.get(change.uid)
+        if guid is not None and change.guid == guid.hex():
+            self.uid = change.uid
+        elif own is not None:
+            self.is_found = bool(change.guid)
+        else:
+            self.is_found = change.type is ChangeType.SAVE and (guid is not None or change.uid > self._highest)

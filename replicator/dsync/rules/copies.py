@@ -6,7 +6,7 @@ is told of changes since the last sync does not name the sources, so a folder wi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from hashlib import sha256
 
@@ -32,37 +32,35 @@ def is_copy(guid: bytes) -> bool:
     return guid.startswith(MARK)
 
 
-def with_own_guids(
-    changes: Sequence[MailChange], own: Mapping[int, str], kept: Collection[str]
-) -> tuple[list[MailChange], dict[str, str]]:
-    """Return the peer's changes with the GUIDs that copies have here, and the GUID of the source of each copy.
+def named_here(change: MailChange, here: str, sources: dict[str, str]) -> MailChange:
+    """Return a change with the GUID of this side's mail with its UID, if that is a copy's, and note its source."""
+    if change.guid in {here, ""} or here not in _copies_of(change.guid):
+        return change
+    sources[here] = change.guid
+    return replace(change, guid=here)
 
-    `own`: GUIDs of this side's mails, and of expunged ones, by UID. `kept`: those of mails that are not told, as
-    nothing has happened to them.
+
+def with_free_guids(
+    changes: list[MailChange], here: Callable[[int], str], kept: Iterable[str], sources: dict[str, str]
+) -> None:
+    """Give copies among the peer's changes GUIDs that are free here, and note their sources.
+
+    `here` returns the GUID of this side's mail, or expunged one, with a UID; empty if there is none. `kept`: GUIDs of
+    mails that are not told, as nothing has happened to them.
     """
-    sources = dict[str, str]()
-    found = list[MailChange]()
-    taken = {*kept}
-    for change in changes:
-        here = own.get(change.uid, "")
-        is_its = here != change.guid and here.startswith(MARK.hex()) and here in _copies_of(change.guid)
-        if is_its:
-            sources[here] = change.guid
-        if change.type is ChangeType.SAVE and (is_its or here == change.guid):
-            taken.add(here)
-        found.append(replace(change, guid=here) if is_its else change)
-    for at, change in enumerate(found):
-        if change.type is not ChangeType.SAVE or own.get(change.uid) == change.guid:
-            continue
+    saves = [at for at, change in enumerate(changes) if change.type is ChangeType.SAVE]
+    new = [at for at in saves if here(changes[at].uid) != changes[at].guid]
+    taken = {*kept, *(changes[at].guid for at in {*saves}.difference(new))}
+    for at in new:
+        change = changes[at]
         if change.guid in taken:
             free = next((one for one in _copies_of(change.guid) if one not in taken), None)
             if free is None:
                 continue
             sources[free] = change.guid
-            found[at] = replace(change, guid=free)
-        taken.add(found[at].guid)
-    return found, sources
+            changes[at] = replace(change, guid=free)
+        taken.add(changes[at].guid)
 
 
 def _copies_of(guid: str) -> list[str]:
-    return [guid_of_copy(guid, number) for number in range(1, COPIES_MAX + 1)] if guid else []
+    return [guid_of_copy(guid, number) for number in range(1, COPIES_MAX + 1)]

@@ -1,13 +1,16 @@
-"""Rules of a sync for one mailbox of this side, by all mails of this side and the changes that the peer tells."""
+"""Rules of a sync for one mailbox of this side, by the changes that the peer tells, and the mails that they concern."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from operator import attrgetter
 
-from replicator.dsync.rules.common import last_common_uid
+from replicator.dsync.rules.ascending import by_uid, find, first_above
+from replicator.dsync.rules.comparison import Told, shared_guids
 from replicator.dsync.rules.flags import FlagSide, flag_difference, merged_flags
-from replicator.dsync.rules.new_mails import NewMail, Placed, place
+from replicator.dsync.rules.new_mails import Each, NewMail, NewUids, Placed
 from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange
 
@@ -16,13 +19,24 @@ NO_CHANGES = FlagChanges()
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """This side's mail in the mailbox, and its memory of earlier syncs. `is_master`: this side has begun the sync."""
+    """This side's mail in the mailbox, and its memory of earlier syncs. `is_master`: this side has begun the sync.
+
+    `mails`: those that have changed, or that the peer's changes concern, ascending by UID. Nothing is done to others.
+    """
 
     numbers: Mailbox
-    mails: Sequence[StoredMail]  # ascending by UID
+    mails: Sequence[StoredMail]
     expunged: Mapping[int, bytes]
     flag_changes: Mapping[int, FlagChanges]
     is_master: bool = False
+
+    def find(self, uid: int) -> StoredMail | None:
+        """Return the mail with this UID."""
+        return find(self.mails, uid)
+
+    def mail(self, uid: int) -> StoredMail:
+        """Return the mail with this UID, which is there."""
+        return by_uid(self.mails, uid)
 
 
 @dataclass(slots=True)
@@ -37,123 +51,109 @@ class Plan:
     placed: list[Placed] = field(default_factory=list)
     uidnext: int = 1
     common_uid: int = 0
-    wanted: dict[str, MailChange] = field(default_factory=dict)  # mails of the peer's to be fetched, by GUID
+    wanted: dict[str, frozenset[str]] = field(default_factory=dict)  # flags of the peer's mails to be fetched, by GUID
     own_uids: bool = False  # mails have other UIDs here than at the peer, so no common UID can be told
 
 
-def plan_merge(
-    known: Known,
-    theirs: Mailbox,
-    changes: Sequence[MailChange],
-    names: Mapping[str, str],
-    state: MailboxState | None,
-) -> Plan:
-    """Return what to do, by the changes, ascending by UID, with GUIDs as this side has them.
-
-    `names`: GUIDs as the peer writes them, where that is in another way. `state`: what was equal before, if the
-    master knows it.
-    """
-    own = {mail.uid: mail for mail in known.mails}
-    saves = {change.uid: change for change in changes if change.type is ChangeType.SAVE}
-    gone = {change.uid: change for change in changes if change.type is ChangeType.EXPUNGE}
+def plan_merge(known: Known, theirs: Mailbox, told: Told, state: MailboxState | None) -> Plan:
+    """Return what to do, by what the peer has told. `state`: what was equal before, if the master knows it."""
     plan = Plan()
     if state is not None:
-        common = state.last_common_uid
-        told = {change.uid: change for change in changes if change.type is ChangeType.FLAGS and change.uid <= common}
+        gone = [change for change in told.changes if change.type is ChangeType.EXPUNGE]
+        expunges = {change.uid: change for change in gone if known.find(change.uid) is not None}
+        absent = [uid for uid in expunges if uid <= told.common_uid]
         since = state.last_common_modseq
-        absent = {uid for uid in gone if uid <= common and uid in own}
-        plan.expunged = [uid for uid in sorted(absent) if _takes(gone[uid], own[uid], since)]
+        plan.expunged = [uid for uid in absent if _takes(expunges[uid], known.mail(uid), since)]
     else:
-        guids = {mail.uid: mail.guid.hex() for mail in known.mails}
-        expunged = {uid: guid.hex() for uid, guid in known.expunged.items()}
-        common = last_common_uid(changes, guids, expunged)
-        told = saves
-        absent = {uid for uid in own if uid <= common and uid not in saves}
-        plan.expunged = sorted(absent)
-    for uid, change in told.items():
-        if uid <= common and uid in own and uid not in absent and _is_of(change, own[uid]):
-            _merge_flags(plan, change, own[uid], known)
-    for uid, flags in flags_of_moved(known, changes, state).items():
-        change_flags(plan, own[uid], flags)
-    new = [change for uid, change in saves.items() if uid > common]
-    _place_new(plan, known, _NewMails(new, names, theirs.uidnext), common)
-    for uid in plan.expunged:  # those that the master has under other UIDs now, as a sync with another node made it
-        guid = own[uid].guid.hex()
-        if guid in plan.wanted:
-            plan.wanted[guid] = replace(plan.wanted[guid], flags=_merged(plan.wanted[guid], own[uid], known))
-    _keep_unseen(plan, own, absent, {change.guid for change in saves.values()})
+        absent = [*told.lacking.up_to(told.common_uid)]
+        plan.expunged = [*absent]
+    _merge_common(plan, known, told, ChangeType.SAVE if state is None else ChangeType.FLAGS, {*absent})
+    for uid, flags in flags_of_moved(known, told, state).items():
+        change_flags(plan, known.mail(uid), flags)
+    _place_new(plan, known, told, theirs.uidnext)
+    _merge_returned(plan, known, told)
+    _keep_unseen(plan, known, absent, told)
     return plan
 
 
-@dataclass(frozen=True, slots=True)
-class _NewMails:
-    """Mails of the peer's above the last common UID, their GUIDs as it writes them, and its UIDNEXT."""
-
-    saves: Sequence[MailChange]
-    names: Mapping[str, str]
-    uidnext: int
-
-    def name(self, guid: str) -> str:
-        """Return a GUID as the peer writes it, and is told it."""
-        return self.names.get(guid, guid)
+def _merge_common(plan: Plan, known: Known, told: Told, kind: ChangeType, absent: AbstractSet[int]) -> None:
+    """Note the flags that mails are to have that both sides have had before. `kind`: of the changes that tell them."""
+    for change in told.changes:
+        if change.uid > told.common_uid:
+            return
+        mail = known.find(change.uid) if change.type is kind and change.uid not in absent else None
+        if mail is not None and _is_of(change, mail):
+            _merge_flags(plan, change, mail, known)
 
 
-def _place_new(plan: Plan, known: Known, new: _NewMails, common: int) -> None:
-    own = {mail.uid: mail for mail in known.mails if mail.uid > common}
-    peers = {change.uid: change for change in new.saves}
-    plan.placed, plan.uidnext = place(
-        [NewMail(new.name(mail.guid.hex()), mail.uid, mail.guid.hex()) for mail in own.values()],
-        [NewMail(new.name(change.guid), change.uid, change.guid) for change in new.saves],
+def _place_new(plan: Plan, known: Known, told: Told, peer_uidnext: int) -> None:
+    own = known.mails[first_above(known.mails, told.common_uid) :]
+    peers = [one for one in told.changes if one.uid > told.common_uid and one.type is ChangeType.SAVE]
+    new = NewUids(
+        Each(own, lambda mail: NewMail(told.name(mail.guid.hex()), mail.uid, mail.guid.hex())),
+        Each(peers, lambda change: NewMail(told.name(change.guid), change.uid, change.guid)),
         own_uidnext=known.numbers.uidnext,
-        peer_uidnext=new.uidnext,
+        peer_uidnext=peer_uidnext,
     )
-    plan.common_uid = plan.uidnext - 1
-    here = {mail.guid.hex() for mail in known.mails if mail.uid not in plan.expunged}
-    for mail in plan.placed:
+    for mail in new:
         if mail.own is not None and mail.peers is not None:
-            _merge_flags(plan, peers[mail.peers], own[mail.own], known)
-        elif mail.peers is not None and mail.guid not in here and mail.guid not in plan.wanted:
-            plan.wanted[mail.guid] = peers[mail.peers]
-        elif mail.peers is not None:  # one copy of a mail too many: up to there, at least, both sides are equal
-            plan.common_uid = min(plan.common_uid, mail.uid - 1, mail.peers - 1)
-    plan.placed = [
-        mail
-        for mail in plan.placed
-        if (mail.own is not None and mail.own != mail.uid)
-        or (mail.own is None and mail.guid in plan.wanted and plan.wanted[mail.guid].uid == mail.peers)
-    ]
+            _merge_flags(plan, by_uid(peers, mail.peers), known.mail(mail.own), known)
+        if mail.own != mail.uid:
+            plan.placed.append(mail)
+    plan.placed.sort(key=attrgetter("uid"))
+    plan.uidnext, plan.common_uid = new.uidnext, new.uidnext - 1
+    expunged = {*plan.expunged}
+    here = shared_guids([mail for mail in known.mails if mail.uid not in expunged], peers)
+    left_out = set[int]()  # UIDs at the peer
+    for mail in plan.placed:
+        if mail.own is None and mail.peers is not None:
+            if mail.guid not in here and mail.guid not in plan.wanted:
+                plan.wanted[mail.guid] = by_uid(peers, mail.peers).flags
+            else:  # one copy of a mail too many: up to there, at least, both sides are equal
+                plan.common_uid = min(plan.common_uid, mail.uid - 1, mail.peers - 1)
+                left_out.add(mail.peers)
+    if left_out:
+        plan.placed = [mail for mail in plan.placed if mail.own is not None or mail.peers not in left_out]
 
 
-def _keep_unseen(plan: Plan, own: Mapping[int, StoredMail], absent: Iterable[int], saved: Collection[str]) -> None:
+def _merge_returned(plan: Plan, known: Known, told: Told) -> None:
+    """Note the flags of mails that the master has under other UIDs now, as a sync with another node made it."""
+    expunged = {mail.guid.hex(): mail for mail in map(known.mail, plan.expunged)}
+    for one in plan.placed if expunged else ():
+        mail = expunged.get(one.guid)
+        if mail is not None and one.own is None and one.peers is not None:
+            plan.wanted[one.guid] = _merged(by_uid(told.changes, one.peers), mail, known)
+
+
+def _keep_unseen(plan: Plan, known: Known, absent: Sequence[int], told: Told) -> None:
     """Move mails that the peer never saw under their UIDs above all others, where it looks for new ones.
 
     Those have UIDs of other mails that were expunged there; or the peer has them under another UID only, so that they
-    must not be expunged. `absent`: UIDs that the peer no longer has, `saved`: GUIDs that it has.
+    must not be expunged. `absent`: UIDs that the peer no longer has.
     """
     expunged = {*plan.expunged}
-    rest = {*saved} - {mail.guid.hex() for uid, mail in own.items() if uid not in expunged} - plan.wanted.keys()
-    unseen = sorted(uid for uid in absent if uid not in expunged or own[uid].guid.hex() in rest)
+    elsewhere = shared_guids([known.mail(uid) for uid in absent], told.saves()) - plan.wanted.keys()
+    unseen = [uid for uid in absent if uid not in expunged or known.mail(uid).guid.hex() in elsewhere]
     plan.expunged = sorted(expunged.difference(unseen))
     for uid in unseen:
-        plan.placed.append(Placed(own[uid].guid.hex(), plan.uidnext, own=uid))
+        plan.placed.append(Placed(known.mail(uid).guid.hex(), plan.uidnext, own=uid))
         plan.uidnext += 1
 
 
-def flags_of_moved(
-    known: Known, changes: Sequence[MailChange], state: MailboxState | None
-) -> Mapping[int, frozenset[str]]:
+def flags_of_moved(known: Known, told: Told, state: MailboxState | None) -> Mapping[int, frozenset[str]]:
     """Return by UID what flags mails of this side are to have that the master knows by common UIDs that they had.
 
     Branches of this cluster that joined gave them others. The master copies them there with the flags that it is told.
     """
     if state is not None:
         return {}
-    guids = {mail.uid: mail.guid.hex() for mail in known.mails}
-    common = last_common_uid(changes, guids, {uid: guid.hex() for uid, guid in known.expunged.items()})
-    saves = [change for change in changes if change.type is ChangeType.SAVE]
-    new = {change.guid for change in saves if change.uid > common}
-    before = {one.guid: one for one in saves if one.uid <= common and one.uid not in guids and one.guid not in new}
-    moved = [mail for mail in known.mails if mail.uid > common and mail.guid.hex() in before]
+    saves = told.saves()
+    old = [change for change in saves if change.uid <= told.common_uid and known.find(change.uid) is None]
+    before = {change.guid: change for change in old}
+    for change in saves if before else ():
+        if change.uid > told.common_uid:
+            before.pop(change.guid, None)
+    moved = [mail for mail in known.mails if mail.uid > told.common_uid and mail.guid.hex() in before] if before else []
     return {mail.uid: _merged(before[mail.guid.hex()], mail, known) for mail in moved}
 
 

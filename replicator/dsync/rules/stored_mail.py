@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Protocol
 
 NO_FLAGS: frozenset[str] = frozenset()
 
 
-class StoredMail(NamedTuple):
-    """A mail of a mailbox."""
+class StoredMail(Protocol):
+    """A mail of a mailbox. `saved_ms` is None if nobody knows when it was saved there."""
 
-    uid: int
-    guid: bytes
-    modseq: int
-    flags: frozenset[str]
-    received_s: int
-    saved_s: int
+    @property
+    def uid(self) -> int:
+        """UID."""
+        ...
+
+    @property
+    def guid(self) -> bytes:
+        """16 bytes."""
+        ...
+
+    @property
+    def modseq(self) -> int:
+        """MODSEQ of its last change."""
+        ...
+
+    @property
+    def flags(self) -> frozenset[str]:
+        """Flags that are set."""
+        ...
+
+    @property
+    def received_ms(self) -> int:
+        """Date of reception."""
+        ...
+
+    @property
+    def saved_ms(self) -> int | None:
+        """Date of saving."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from replicator.dsync.errors import DsyncError, PeerGoneError
 from replicator.dsync.wire.fields import Fields
 from replicator.dsync.wire.items import TYPES, Attribute, Item, Mail
 from replicator.dsync.wire.keys import CLOSING, KINDS, MAJOR
+from replicator.dsync.wire.mail_changes import LETTER, QuickReader
 from replicator.dsync.wire.streams import StreamDecoder
 from replicator.dsync.wire.values import TAB, decode_record
 
@@ -50,6 +51,7 @@ class Reader:
         self._buffer = bytearray()
         self._searched = 0  # bytes of the buffer that have no LF
         self._names: dict[str, list[str]] | None = None  # by letter, as the peer has announced them
+        self._changes: QuickReader | None = None  # after the hello
         self._hello: list[str] = []
         self._text: StreamDecoder | None = None
         self.weight = 0  # bytes of memory that the last item takes at most
@@ -108,6 +110,10 @@ class Reader:
         if line == CLOSING:
             raise PeerGoneError("the peer has given up")
         letter = line[:1]
+        self.weight = RECORD_BYTES + len(line) + PART_BYTES * line.count(SEPARATORS)
+        quick = self._changes.read(line[1:]) if letter == LETTER and self._changes is not None else None
+        if quick is not None:
+            return quick
         kind = TYPES.get(letter)
         if kind is None:
             return None  # of a later version: the peer knows from our hello that we do not read it
@@ -117,7 +123,6 @@ class Reader:
         if len(values) > len(names):
             raise DsyncError(f"the peer sent a record {letter} with more values than it had announced")
         item: Item = kind.of(Fields(letter, dict(zip(names, values, strict=False))))
-        self.weight = RECORD_BYTES + len(line) + PART_BYTES * line.count(SEPARATORS)
         if isinstance(item, Mail | Attribute) and item.streams:
             self._text = StreamDecoder()
         return item
@@ -130,6 +135,7 @@ class Reader:
                 raise DsyncError(f"the peer speaks {line[:80]!r}, not dsync in version {MAJOR}")
         elif line == ".":
             self._names = _announced(self._hello[1:])
+            self._changes = QuickReader(self._names[LETTER])
             return
         self._hello.append(line)
         if len(self._hello) > HELLO_LINES_MAX:

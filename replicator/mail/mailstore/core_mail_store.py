@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
+from protocol.values import UidSet
 from replicator.mail.changed_users import ChangedUsers
-from replicator.mail.last_changes import AnnotationChange, MailboxChanges, TreeChanges
+from replicator.mail.last_changes import AnnotationChange, FlagChange, TreeChanges
 from replicator.mail.mailstore.mail_store import MailStore
 from replicator.mail.mailstore.values import Folder
 from replicator.mail.view import MailboxView
@@ -62,8 +63,16 @@ class CoreMailStore(MailStore, Protocol):
         """Return annotations as `annotations` does, removed ones included, each with its last change."""
         ...
 
-    async def mailbox_changes(self, folder: Folder, above: int) -> MailboxChanges:
-        """Return which messages this node remembers as expunged, and flags of messages with a MODSEQ above this one."""
+    async def expunged(self, folder: Folder) -> Mapping[int, bytes]:
+        """Return the GUIDs of messages that this node remembers as expunged, by UID."""
+        ...
+
+    async def flag_changes(self, folder: Folder, uids: UidSet, above: int) -> Mapping[int, Sequence[FlagChange]]:
+        """Return each flag's last change, by UID, of those of these messages that have a MODSEQ above this one."""
+        ...
+
+    async def uids_of(self, folder: Folder, guids: Collection[bytes]) -> UidSet:
+        """Return the UIDs of those of these messages that the mailbox has."""
         ...
 
     async def keep_uidvalidity(self, folder: Folder, uidvalidity: int | None) -> Folder:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from protocol.values import UidSet
 from replicator.errors import UnavailableError
 from replicator.mail.changed_users import ChangedUsers
-from replicator.mail.last_changes import AnnotationChange, MailboxChanges, TreeChanges
+from replicator.mail.last_changes import AnnotationChange, FlagChange, TreeChanges
 from replicator.mail.mailstore import Folder
 from replicator.mail.view import MailboxView
 from replicator.replication.cluster_mail_store.folders import FolderOperations, tree_of
@@ -86,10 +86,22 @@ class SyncOperations(FolderOperations):
         home = NOWHERE if folder is None else folder.mailbox_id
         return await self._store.read(partial(queries.annotation_changes, user=user, mailbox_id=home))
 
-    async def mailbox_changes(self, folder: Folder, above: int) -> MailboxChanges:
+    async def expunged(self, folder: Folder) -> Mapping[int, bytes]:
         """See `CoreMailStore`."""
         await self._coordinator.readiness.wait(MailboxKey.of(folder))
-        return await self._store.read(lambda reader: queries.mailbox_changes(reader, folder.mailbox_id, above))
+        return await self._store.read(partial(queries.expunged, mailbox_id=folder.mailbox_id))
+
+    async def flag_changes(self, folder: Folder, uids: UidSet, above: int) -> Mapping[int, Sequence[FlagChange]]:
+        """See `CoreMailStore`."""
+        await self._coordinator.readiness.wait(MailboxKey.of(folder))
+        return await self._store.read(
+            partial(queries.flag_changes, mailbox_id=folder.mailbox_id, uids=uids, above=above)
+        )
+
+    async def uids_of(self, folder: Folder, guids: Collection[bytes]) -> UidSet:
+        """See `CoreMailStore`."""
+        await self._coordinator.readiness.wait(MailboxKey.of(folder))
+        return await self._store.read(partial(queries.uids_of, mailbox_id=folder.mailbox_id, guids=guids))
 
 
 def check_neighbours(coordinator: Coordinator) -> None:

@@ -20,7 +20,7 @@ from replicator.store.db.queries.chain_queries import (
     users,
     users_after,
 )
-from replicator.store.db.queries.change_queries import annotation_changes, mailbox_changes, tree_changes
+from replicator.store.db.queries.change_queries import annotation_changes, expunged, flag_changes, tree_changes
 from replicator.store.db.queries.folder_queries import (
     OF_CLIENTS,
     OWN_UIDVALIDITY,
@@ -71,6 +71,7 @@ from replicator.store.db.queries.message_queries import (
     shows_whole,
     uid_of_guid,
     uids_between,
+    uids_of,
     view,
 )
 from replicator.store.db.queries.moment import at_one_moment
@@ -100,7 +101,9 @@ __all__ = [
     "empty_chain",
     "entry_at",
     "entry_of",
+    "expunged",
     "fingerprints",
+    "flag_changes",
     "folder",
     "folder_name",
     "folders",
@@ -117,7 +120,6 @@ __all__ = [
     "log_settled",
     "log_start",
     "log_waiting",
-    "mailbox_changes",
     "mailbox_keys",
     "mailbox_rows",
     "messages",
@@ -132,6 +134,7 @@ __all__ = [
     "tree_state",
     "uid_of_guid",
     "uids_between",
+    "uids_of",
     "uidvalidities",
     "uidvalidity",
     "users",

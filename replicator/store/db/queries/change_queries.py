@@ -7,11 +7,11 @@ from contextlib import closing
 from hashlib import blake2b
 from typing import cast
 
+from protocol.values import UidSet
 from replicator.mail.last_changes import (
     AnnotationChange,
     FlagChange,
     FolderChange,
-    MailboxChanges,
     SubscriptionChange,
     TreeChanges,
 )
@@ -116,17 +116,26 @@ def annotation_changes(connection: sqlite3.Connection, user: str, mailbox_id: by
     return [AnnotationChange(*row) for row in rows]
 
 
-def mailbox_changes(connection: sqlite3.Connection, mailbox_id: bytes, above: int) -> MailboxChanges:
-    """Return what was changed in a mailbox: of flags, that of messages with a MODSEQ above this one."""
+def expunged(connection: sqlite3.Connection, mailbox_id: bytes) -> dict[int, bytes]:
+    """Return the GUIDs of messages of a mailbox that are remembered as expunged, by UID."""
     gone = connection.execute(
         "SELECT e.uid, e.guid FROM expunged e WHERE e.mailbox = ?"
         " AND NOT EXISTS (SELECT 1 FROM by_uid b WHERE b.mailbox = e.mailbox AND b.uid = e.uid)",
         (mailbox_id,),
     )
-    expunged = dict(gone.fetchall())
-    query = "SELECT uid, flags FROM by_uid WHERE mailbox = ? AND modseq > ?"
-    with closing(connection.execute(query, (mailbox_id, above))) as rows:
-        return MailboxChanges(expunged, {uid: _flag_changes(flags) for uid, flags in rows})
+    return dict(gone.fetchall())
+
+
+def flag_changes(
+    connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet, above: int
+) -> dict[int, tuple[FlagChange, ...]]:
+    """Return each flag's last change, by UID, of those of these messages that have a MODSEQ above this one."""
+    query = "SELECT uid, flags FROM by_uid WHERE mailbox = ? AND uid BETWEEN ? AND ? AND modseq > ?"
+    found = dict[int, tuple[FlagChange, ...]]()
+    for low, high in uids.ranges:
+        with closing(connection.execute(query, (mailbox_id, low, high, above))) as rows:
+            found |= {uid: _flag_changes(flags) for uid, flags in rows}
+    return found
 
 
 def _flag_changes(packed: object) -> tuple[FlagChange, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import Any, NamedTuple, TypeVar
 
@@ -114,6 +114,12 @@ def uid_of_guid(connection: sqlite3.Connection, guid: bytes, mailbox_id: bytes) 
     """Return the UID of a GUID in a mailbox."""
     row = connection.execute("SELECT uid FROM by_guid WHERE guid = ? AND mailbox = ?", (guid, mailbox_id)).fetchone()
     return row[0] if row else None
+
+
+def uids_of(connection: sqlite3.Connection, mailbox_id: bytes, guids: Iterable[bytes]) -> UidSet:
+    """Return the UIDs of those of these messages that a mailbox has."""
+    found = (uid_of_guid(connection, guid, mailbox_id) for guid in guids)
+    return UidSet.of(uid for uid in found if uid is not None)
 
 
 def row_of_guid(connection: sqlite3.Connection, guid: bytes, mailbox_id: bytes) -> Row | None:

@@ -1,0 +1,85 @@
+"""The mails that the peer asks for, and sending them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from contextlib import aclosing
+from itertools import groupby
+
+import trio
+
+from protocol.values import UidSet
+from replicator.dsync.conversation.peer import Peer
+from replicator.dsync.replica import ReplicaMailbox
+from replicator.dsync.rules.ascending import find
+from replicator.dsync.rules.comparison import Told
+from replicator.dsync.rules.stored_mail import StoredMail
+from replicator.dsync.wire.guids import guid_of
+from replicator.dsync.wire.items import Mail, MailRequest
+
+
+class RequestedMails:
+    """The requests of one list. Nearly all ask for mails as they were told: of these, only UIDs are kept."""
+
+    def __init__(self, peer: Peer, box: ReplicaMailbox, told: Told, mails: Sequence[StoredMail]) -> None:
+        """`mails`: those that may be asked for, ascending by UID."""
+        self._peer = peer
+        self._box = box
+        self._told = told
+        self._mails = mails
+        self._uids = UidSet()
+        self._others: dict[bytes, MailRequest] = {}  # by GUID
+
+    def __bool__(self) -> bool:
+        """Return True if some are left to be sent."""
+        return bool(self._uids or self._others)
+
+    async def receive(self, most: int) -> None:
+        """Read the requests, which may be so many."""
+        copied = {self._told.name(source) for source in self._told.sources.values()}
+        uids = array("I")
+        async with aclosing(self._peer.each(MailRequest, most)) as requests:
+            async for request in requests:
+                mail = find(self._mails, request.uid) if request.guid not in copied else None
+                if mail is not None and request.guid == self._told.name(mail.guid.hex()):
+                    uids.append(mail.uid)
+                else:
+                    self._others[guid_of(request.guid)] = request
+        self._uids = UidSet.ascending(uid for uid, _ in groupby(await trio.to_thread.run_sync(sorted, uids)))
+
+    async def send(self) -> None:
+        """Send the mails, ascending by UID. One is sent once, however often it was requested."""
+        mails, found = self._mails, list[StoredMail]()
+        if self._others:
+            found = await trio.to_thread.run_sync(lambda: [mail for mail in mails if self._guid(mail) in self._others])
+        for mail in found:
+            await self._send_up_to(mail.uid - 1)
+            request = self._others.pop(self._guid(mail), None)
+            if request is not None:
+                await self._send_mail(mail, request.guid)
+        await self._send_up_to(mails[-1].uid if mails else 0)
+        for request in self._others.values():
+            await self._peer.send(Mail(request.guid, request.uid, streams=False))
+        await self._peer.end_list()
+
+    def _guid(self, mail: StoredMail) -> bytes:
+        """Return the GUID by which the peer asks for a mail: for a copy, that of its source."""
+        source = self._told.sources.get(mail.guid.hex())
+        return mail.guid if source is None else bytes.fromhex(source)
+
+    async def _send_up_to(self, uid: int) -> None:
+        """Send those up to this UID that were asked for as they were told."""
+        some, self._uids = self._uids.up_to(uid), self._uids.without(UidSet(((0, uid),)))
+        for one in some:
+            mail = find(self._mails, one)
+            if mail is not None:
+                await self._send_mail(mail, self._told.name(mail.guid.hex()))
+
+    async def _send_mail(self, mail: StoredMail, name: str) -> None:
+        text = await self._box.text(mail)
+        saved_ms = mail.received_ms if mail.saved_ms is None else mail.saved_ms
+        dates_s = mail.received_ms // 1000, saved_ms // 1000
+        await self._peer.send(Mail(name, mail.uid, *dates_s, streams=text is not None))
+        if text is not None:
+            await self._peer.send_text(text)

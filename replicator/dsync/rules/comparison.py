@@ -1,0 +1,181 @@
+"""What the peer tells of its mails, as far as it says something.
+
+Where all mails are compared, both sides have nearly all of them under the same UIDs, with the same flags. Of such a
+mail nothing is kept, so a comparison takes memory for what differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from protocol.values import UidSet
+from replicator.dsync.rules.ascending import AscendingTexts, AscendingUids, find, first_above
+from replicator.dsync.rules.common import CommonUid
+from replicator.dsync.rules.copies import is_copy, named_here, with_free_guids
+from replicator.dsync.rules.stored_mail import StoredMail
+from replicator.dsync.wire.guids import guid_of
+from replicator.dsync.wire.items import ChangeType, MailChange
+
+
+@dataclass(slots=True)
+class Told:
+    r"""What the peer tells. `changes` ascend by UID, and have GUIDs as this side has them.
+
+    `common_uid`: up to it, both sides have had the same mails (`rules.common`). `lacking`: own mails that the peer
+    does not have, where all are compared. `recent`: mails that are `\Recent` there. `names`: GUIDs as the peer writes
+    them, where that is in another way; those of equal mails are in `equal_names`, by UID. `sources`: GUIDs of mails, by
+    those that their copies have here.
+    """
+
+    changes: list[MailChange] = field(default_factory=list)
+    common_uid: int = 0
+    lacking: UidSet = field(default_factory=UidSet)
+    recent: UidSet = field(default_factory=UidSet)
+    names: dict[str, str] = field(default_factory=dict)
+    equal_names: AscendingTexts = field(default_factory=AscendingTexts)
+    sources: dict[str, str] = field(default_factory=dict)
+
+    def name(self, guid: str) -> str:
+        """Return a GUID as the peer writes it, and is told it, but for mails that are equal."""
+        return self.names.get(guid, guid)
+
+    def name_of(self, change: MailChange) -> str:
+        """Return the GUID of a change of this side as the peer writes it, if it has told."""
+        if change.type is ChangeType.EXPUNGE:
+            return self.sources.get(change.guid, change.guid)
+        return self.names.get(change.guid) or self.equal_names.find(change.uid) or change.guid
+
+    def note_name(self, change: MailChange, name: str) -> None:
+        """Note how the peer writes the GUID of a change."""
+        if name != change.guid:
+            self.names[change.guid] = name
+
+    def named(self) -> tuple[UidSet, set[bytes]]:
+        """Return the UIDs of all changes, and the GUIDs of mails that are there: own mails with these are concerned."""
+        guids = {bytes.fromhex(change.guid) for change in self.changes if change.type is ChangeType.SAVE}
+        return UidSet.ascending(change.uid for change in self.changes), guids
+
+    def saves(self) -> Sequence[MailChange]:
+        """Return the changes that tell mails which are there."""
+        return [change for change in self.changes if change.type is ChangeType.SAVE]
+
+    def separate_copies(self, mails: Sequence[StoredMail], expunged: Mapping[int, bytes]) -> None:
+        """Give copies of a mail GUIDs of their own, beside those that `mails` of this side have."""
+        told = UidSet.ascending(change.uid for change in self.changes if change.type is not ChangeType.FLAGS)
+        kept = (
+            mail.guid.hex()
+            for mail in mails
+            if mail.uid <= self.common_uid and mail.uid not in told and mail.uid not in self.lacking
+        )
+
+        def here(uid: int) -> str:
+            mail = find(mails, uid)
+            return (mail.guid if mail is not None else expunged.get(uid, b"")).hex()
+
+        with_free_guids(self.changes, here, kept, self.sources)
+        self.names |= {guid: self.names.get(source, source) for guid, source in self.sources.items()}
+
+
+def told_since(common_uid: int, changes: Iterable[MailChange]) -> Told:
+    """Return what the peer has told of changes since a state, up to whose last common UID both sides were equal."""
+    told = Told(common_uid=common_uid)
+    for change in changes:
+        told.changes.append(with_hex_guid(change))
+        told.note_name(told.changes[-1], change.guid)
+    told.recent = UidSet.ascending(change.uid for change in told.changes if change.recent)
+    return told
+
+
+def with_hex_guid(change: MailChange) -> MailChange:
+    """Return a change with its GUID as this side writes it."""
+    guid = guid_of(change.guid).hex() if change.guid else ""
+    return change if guid == change.guid else replace(change, guid=guid)
+
+
+class Comparison:
+    """The peer's changes, taken one after another beside the mails of this side, both ascending by UID."""
+
+    def __init__(self, mails: Sequence[StoredMail], expunged: Mapping[int, bytes]) -> None:
+        """`mails`: all of this side. `expunged`: GUIDs of those that were expunged, by UID."""
+        self._mails = mails
+        self._at = 0  # of the first one that was not passed yet
+        self._lacking: list[range] = []  # where those are that the peer does not have
+        self._expunged = expunged
+        self._common = CommonUid(expunged, mails[-1].uid if mails else 0)
+        self._recent = AscendingUids()
+        self.told = Told()
+
+    def take(self, change: MailChange) -> None:
+        """Take the next change, with its GUID as the peer writes it."""
+        name, mail = change.guid, self._own(change.uid)
+        if mail is None or name != mail.guid.hex():
+            change = with_hex_guid(change)
+        guid = mail.guid if mail is not None else self._expunged.get(change.uid)
+        if guid is not None and is_copy(guid):
+            self.told.note_name(change, name)
+            change = named_here(change, guid.hex(), self.told.sources)
+        self._common.note(change, mail)
+        if change.recent:
+            self._recent.add(change.uid)
+        is_save = change.type is ChangeType.SAVE
+        if mail is not None and change.type is ChangeType.EXPUNGE:
+            self._lacking.append(range(self._at - 1, self._at))
+        if not (is_save and mail is not None and not self._common.is_found and _is_equal(change, mail)):
+            self.told.note_name(change, name)
+            self.told.changes.append(change)
+        elif name != change.guid:
+            self.told.equal_names.add(change.uid, name)
+
+    def finish(self) -> Told:
+        """Return what the peer has told, after the last change."""
+        self._lacking.append(range(self._at, len(self._mails)))
+        self.told.common_uid = self._common.uid
+        self.told.lacking = UidSet.ascending(self._mails[at].uid for places in self._lacking for at in places)
+        self.told.recent = self._recent.uids()
+        return self.told
+
+    def _own(self, uid: int) -> StoredMail | None:
+        """Return the own mail with this UID, and note those below it that the peer has not told of."""
+        mails, at = self._mails, self._at
+        if at < len(mails) and mails[at].uid < uid:
+            at = first_above(mails, uid - 1)
+            self._lacking.append(range(self._at, at))
+        mail = mails[at] if at < len(mails) and mails[at].uid == uid else None
+        self._at = at if mail is None else at + 1
+        return mail
+
+
+def _is_equal(change: MailChange, mail: StoredMail) -> bool:
+    return change.flags == mail.flags and change.guid == mail.guid.hex()
+
+
+def concerned(mails: Sequence[StoredMail], told: Told) -> Sequence[StoredMail]:
+    """Return those of all mails of this side that the peer's changes may concern, ascending by UID."""
+    guids = shared_guids(mails, told.changes)
+    uids = UidSet.ascending(change.uid for change in told.changes).union(told.lacking)
+    return [
+        mail
+        for mail in mails
+        if mail.uid > told.common_uid or mail.guid.hex() in guids or mail.uid in uids or is_copy(mail.guid)
+    ]
+
+
+def disputed(mails: Sequence[StoredMail], told: Told) -> Sequence[int]:
+    """Return the UIDs of those of these mails that the peer has, too, by UID or GUID."""
+    guids = shared_guids(mails, told.changes)
+    return [mail.uid for mail in mails if mail.uid not in told.lacking or mail.guid.hex() in guids]
+
+
+def shared_guids(mails: Sequence[StoredMail], changes: Sequence[MailChange]) -> set[str]:
+    """Return the GUIDs that own mails and the peer's have, in memory for the fewer ones."""
+
+    def own() -> Iterable[str]:
+        return (mail.guid.hex() for mail in mails)
+
+    def theirs() -> Iterable[str]:
+        return (change.guid for change in changes if change.type is not ChangeType.EXPUNGE)
+
+    few, many = (own, theirs) if len(mails) < len(changes) else (theirs, own)
+    known = {*few()}
+    return {guid for guid in many() if guid in known} if known else known

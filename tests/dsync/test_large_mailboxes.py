@@ -1,0 +1,203 @@
+"""Syncs of mailboxes with many mails that are equal: what they look at, and what they keep in memory."""
+
+from __future__ import annotations
+
+import gc
+import time
+import tracemalloc
+from array import array
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import pytest
+import trio
+
+from replicator.dsync.conversation import mailbox_sync
+from replicator.dsync.rules.comparison import Told
+from replicator.dsync.rules.mailbox import Known, Plan, plan_merge
+from replicator.dsync.wire.items import (
+    Attribute,
+    ChangeType,
+    Mail,
+    Mailbox,
+    MailboxState,
+    MailChange,
+    MailRequest,
+    TreeNode,
+)
+from replicator.mail.mailstore import NewMessage
+from replicator.mail.view import MailboxView, Message
+from tests.dsync.dovecot import dovecot, needs_dovecot
+from tests.dsync.scripted import ScriptedMaster, StreamPair, scripted_master
+from tests.dsync.sides import USER, DovecotSide, Master, NodeSide, door, node_replicas
+from tests.one_node import HookedMail, one_node
+
+MANY = 800  # more changes than a view remembers
+AT_ONCE = 50
+WORK = b"\x0a" * 16
+FEW, MORE = 1_000, 4_000
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+async def fill(mail: HookedMail, mails: int) -> None:
+    folder = await mail.folder(USER, "INBOX")
+    for first in range(0, mails, AT_ONCE):
+        await mail.save_all(folder, [NewMessage(b"Subject: %d\r\n\r\n" % (first + at)) for at in range(AT_ONCE)])
+
+
+@dataclass
+class Looks:
+    """Mails that were looked at: in each plan, and how often at all of a mailbox."""
+
+    planned: list[int] = field(default_factory=list)
+    of_flags: int = 0
+    at_all: int = 0
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
+    found, snapshot = Looks(), MailboxView.snapshot
+    flag_changes = HookedMail.flag_changes
+
+    def counted_plan(known: Known, theirs: Mailbox, told: Told, state: MailboxState | None) -> Plan:
+        found.planned.append(len(known.mails))
+        return plan_merge(known, theirs, told, state)
+
+    def counted_snapshot(view: MailboxView) -> list[Message]:
+        found.at_all += 1
+        return snapshot(view)
+
+    async def counted_flags(mail: HookedMail, *words: object) -> object:
+        changes = await flag_changes(mail, *words)  # type: ignore[arg-type]
+        found.of_flags += len(changes)
+        return changes
+
+    monkeypatch.setattr(mailbox_sync, "plan_merge", counted_plan)
+    monkeypatch.setattr(MailboxView, "snapshot", counted_snapshot)
+    monkeypatch.setattr(HookedMail, "flag_changes", counted_flags)
+    return found
+
+
+@needs_dovecot
+async def test_a_sync_by_a_state_looks_at_what_has_changed(tmp_path: Path, looks: Looks) -> None:
+    with dovecot() as server:
+        async with one_node(tmp_path) as mail, door(node_replicas(mail, now_ms)) as address:
+            master, sides = Master(server, address), (DovecotSide(server), NodeSide(mail))
+            await fill(mail, MANY)
+            for _ in range(3):
+                assert (await master.sync("s")).returncode == 0
+            for number in range(1, 5):
+                for side in sides:
+                    await side.append(b"Subject: new\r\n\r\n")
+                await sides[0].flag(10 * number, "\\Seen", is_set=True)
+                await sides[1].flag(10 * number + 1, "\\Flagged", is_set=True)
+                await sides[0].expunge(10 * number + 2)
+                await sides[1].expunge(10 * number + 3)
+                if number == 2:  # in a new view, the first one has looked at all
+                    looks.planned.clear()
+                    looks.of_flags = looks.at_all = 0
+                assert (await master.sync("s")).returncode == 0
+                assert (await master.sync("s")).returncode == 0
+                assert await sides[0].shown() == await sides[1].shown()
+            assert 0 < max(looks.planned) < 20
+            assert looks.of_flags < 40
+            assert looks.at_all == 0
+
+
+async def compare(master: ScriptedMaster, numbers: Mailbox, changes: Iterator[MailChange]) -> tuple[int, int]:
+    """Tell these changes of a mailbox, and give what is asked for; nothing is kept here.
+
+    Return how many mails were asked for, and the most memory up to then.
+    """
+    peer = master.peer
+    await peer.send(numbers)
+    assert not (await peer.one(Mailbox)).lost
+    await peer.end_list()
+    for change in changes:
+        await peer.send(change)
+    await peer.end_list()
+    for kind in (Attribute, MailChange):
+        while await peer.one_or_end(kind) is not None:
+            pass
+    await peer.end_list()
+    asked = array("I")
+    while (request := await peer.one_or_end(MailRequest)) is not None:
+        asked.append(request.uid)
+    most = tracemalloc.get_traced_memory()[1]
+    for uid in asked:
+        await peer.send(Mail(f"{uid:032x}", uid, 1, 1))
+        await peer.send_text(text(uid))
+    await peer.end_list()
+    assert await peer.one_or_end(Mail) is None
+    await peer.send(MailboxState(numbers.mailbox_id, numbers.uidvalidity, 0, 0))
+    await peer.one(MailboxState)
+    return len(asked), most
+
+
+async def text(uid: int) -> AsyncIterator[bytes]:
+    yield b"Subject: %d\r\n\r\n" % uid
+
+
+async def memory(work: Callable[[], Awaitable[None]]) -> tuple[int, int]:
+    """Return the bytes of memory that work takes at most, and those that it leaves behind."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        await work()
+        most = tracemalloc.get_traced_memory()[1]
+        gc.collect()
+        return most, tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def sockets() -> StreamPair:
+    """Return a connection in which little can wait."""
+    one, other = trio.socket.socketpair()
+    return trio.SocketStream(one), trio.SocketStream(other)
+
+
+@dataclass
+class Memory:
+    """Bytes that a sync takes at most: up to its plan, beyond what stays in the end, and where it finds mails equal."""
+
+    planning: int
+    coming: int
+    equal: int
+
+
+async def memory_of(path: Path, mails: int) -> Memory:
+    """Return what two syncs take, of which the first one brings so many mails."""
+    numbers = Mailbox(WORK, 1_600_000_000, mails + 1, mails, 1, 5)
+    node = TreeNode(("Work",), mailbox_id=WORK, uidvalidity=numbers.uidvalidity, uidnext=numbers.uidnext)
+
+    async def sync() -> None:
+        changes = (MailChange(ChangeType.SAVE, uid, f"{uid:032x}", 4) for uid in range(1, mails + 1))
+        async with scripted_master(node_replicas(mail, now_ms), sockets) as master:
+            await master.folders([node])
+            brought.append(await compare(master, numbers, changes))
+            assert (await master.finish()).error is None
+
+    brought = list[tuple[int, int]]()
+    async with one_node(path) as mail:
+        most, stays = await memory(sync)
+        equal, _ = await memory(sync)
+        assert [number for number, _ in brought] == [mails, 0]
+        return Memory(brought[0][1], most - stays, equal)
+
+
+async def test_memory_is_for_what_differs(tmp_path: Path) -> None:
+    """So many bytes more for each mail more: of mails that come there is a plan, and the view has all anyway."""
+    paths = {mails: tmp_path / str(mails) for mails in (FEW, MORE)}
+    for path in paths.values():
+        await trio.Path(path).mkdir()
+    few, many = [await memory_of(path, mails) for mails, path in paths.items()]
+    more = {name: (value - asdict(few)[name]) / (MORE - FEW) for name, value in asdict(many).items()}
+    print("bytes a mail:", more)  # noqa: T201 - for docs/dovecot.md
+    assert more["planning"] < 500
+    assert more["coming"] < 200
+    assert more["equal"] < 50
