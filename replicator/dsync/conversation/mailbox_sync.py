@@ -278,24 +278,26 @@ class MailboxSync:
             await box.expunge(plan.expunged)
         if plan.flags:
             await box.change_flags(plan.flags)
+        moved = [placed.uid for placed in plan.placed if placed.own is not None]  # placing uses the plan up
         try:
             await placement.run()
             await box.raise_numbers(uidnext=plan.uidnext, highestmodseq=self._theirs.highestmodseq)
         finally:
             with trio.move_on_after(MOVE_S, shield=True):
-                self._has_strangers = await self._move_strangers(plan, placement)
+                self._has_strangers = await self._move_strangers(plan, placement, moved)
 
-    async def _move_strangers(self, plan: Plan, placement: Placement) -> bool:
+    async def _move_strangers(self, plan: Plan, placement: Placement, moved: Sequence[int]) -> bool:
         """Move mails that have come by other ways, or got other UIDs because of these, above those of the sync.
 
-        The peer may have given their UIDs to mails that it has expunged. Return True if there are any.
+        The peer may have given their UIDs to mails that it has expunged. Return True if there are any. `moved`: UIDs
+        that mails were to get here.
         """
         if plan.uidnext <= self._own.uidnext:
             return False
         after = await self._box.changed(self._own.uidnext - 1, MODSEQ_MAX)
         new = [mail for mail in after if mail.uid < plan.uidnext]
         there = {mail.uid for mail in new}
-        self._lacks_moved = any(placed.own is not None and placed.uid not in there for placed in plan.placed)
+        self._lacks_moved = not there.issuperset(moved)
         strangers = [mail.uid for mail in new if not placement.has_placed(mail.uid, mail.guid)]
         if strangers:
             uidnext = max((await self._box.numbers()).uidnext, plan.uidnext)
