@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+import trio
+
 
 class Users(Protocol):
     """The users who have mail here."""
@@ -19,7 +21,7 @@ class Syncing:
     """The users who are being synced. Two syncs of one user would take each other's changes for news."""
 
     def __init__(self) -> None:
-        self._users: set[str] = set()
+        self._users: dict[str, trio.Event] = {}  # set at the end of the sync
 
     @contextmanager
     def held(self, user: str) -> Iterator[bool]:
@@ -27,8 +29,15 @@ class Syncing:
         if user in self._users:
             yield False
             return
-        self._users.add(user)
+        ended = self._users[user] = trio.Event()
         try:
             yield True
         finally:
-            self._users.remove(user)
+            del self._users[user]
+            ended.set()
+
+    async def wait_free(self, user: str, most_s: float) -> None:
+        """Return when no sync holds the user, or after this time."""
+        with trio.move_on_after(most_s):
+            while (ended := self._users.get(user)) is not None:
+                await ended.wait()

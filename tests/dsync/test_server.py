@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from replicator.config import LimitsConfig
 from replicator.dsync.conversation import peer
-from replicator.dsync.door.server import COMMAND_S, DsyncServer, DsyncServices
+from replicator.dsync.door.server import COMMAND_S, SYNC_ENDS_S, DsyncServer, DsyncServices
 from replicator.dsync.rules.tree import INBOX
 from replicator.dsync.wire.items import ChangeType, Deletions, Mail, Mailbox, MailChange
 from replicator.dsync.wire.values import encode_record
@@ -142,6 +142,28 @@ async def test_a_silent_master_is_given_up(
         await until(stream)
     assert autojump_clock.current_time() >= peer.IDLE_S
     assert count(registry, "cut") == 1
+
+
+async def test_a_sync_waits_a_moment_for_another_one_of_the_user(
+    services: DsyncServices, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with connected(DsyncServer(services)) as stream:
+        with services.syncing.held("u1"):
+            await stream.send_all(BEGIN + SYNC)
+            await trio.sleep(SYNC_ENDS_S / 2)
+        assert b"\nVERSION\tdsync" in await until(stream, b"\t\n"), "it begins then"
+    assert autojump_clock.current_time() < SYNC_ENDS_S
+
+
+async def test_a_sync_is_refused_while_another_one_of_the_user_goes_on(
+    services: DsyncServices, registry: CollectorRegistry, autojump_clock: trio.testing.MockClock
+) -> None:
+    with services.syncing.held("u1"):
+        async with connected(DsyncServer(services)) as stream:
+            await stream.send_all(BEGIN)
+            assert (await until(stream)).endswith(b"\n-TEMPFAIL\n")
+    assert count(registry, "refused") == 1
+    assert autojump_clock.current_time() == pytest.approx(SYNC_ENDS_S)
 
 
 async def test_places_are_limited(services: DsyncServices, registry: CollectorRegistry) -> None:

@@ -38,6 +38,9 @@ PATIENCE_S = 20.0
 SEND_S = 10.0
 """Seconds for sending an answer to them."""
 
+SYNC_ENDS_S = 5.0
+"""Seconds for which a sync waits for another one of the user. One that is over for Dovecot may still be noted here."""
+
 RECEIVE_BYTES = 4096
 
 
@@ -178,9 +181,12 @@ class _Connection:
         except MailError as error:
             machine.refuse(Refusal.TEMPORARY, str(error))
             return
+        syncing = self._services.syncing
+        if self._user is not None:
+            await syncing.wait_free(self._user, SYNC_ENDS_S)
         if self._user is None:
             machine.refuse(Refusal.NO_USER, f"there is no user {command.user[:100]!r}")
-        elif not self._held.enter_context(self._services.syncing.held(self._user)):
+        elif not self._held.enter_context(syncing.held(self._user)):
             machine.refuse(Refusal.TEMPORARY, f"another sync of the user {self._user!r} is going on: try again later")
         else:
             machine.accept()
