@@ -13,8 +13,20 @@ class Users(Protocol):
     """The users who have mail here."""
 
     async def ask(self, name: str) -> str | None:
-        """Return the user's own name; None if there is none. Raises MailError."""
+        """Return the user whose mail a log-in name opens; None if there is none. Raises MailError."""
         ...
+
+    def name_meant(self, name: str) -> str:
+        """Return a log-in name that opens the mail of the user of this name; if none does, this name."""
+        ...
+
+
+async def user_meant(users: Users, name: str) -> str | None:
+    """Return the user of a log-in name, or of this name: after a rename, no log-in name need have it.
+
+    Raises MailError.
+    """
+    return await users.ask(users.name_meant(name))
 
 
 class Syncing:

@@ -17,6 +17,7 @@ from replicator.dsync.users import Syncing
 from replicator.errors import UnavailableError
 from replicator.mail.mailstore import NewMessage
 from replicator.runtime.environment import wall_clock_ms
+from replicator.users.directory import UserDirectory
 from tests.dsync.beside_replicator import play
 from tests.dsync.dovecot import PASSWORD, SDBOX, Dovecot, needs_dovecot
 from tests.dsync.pushed import QUIET_S, config_of, listening_dovecot, pusher_of, running, syncs, until, until_equal
@@ -49,6 +50,18 @@ async def test_changes_are_pushed_and_their_echo_ends(tmp_path: Path) -> None:
             await trio.sleep(QUIET_S)
             assert syncs(registry, address) == before, "an echo of changes by syncs goes on"
             assert {*server.folders(USER)} == {"Work"}
+
+
+@needs_dovecot
+async def test_mail_of_a_user_with_another_log_in_name_is_pushed(tmp_path: Path) -> None:
+    (tmp_path / "users").write_text(f"renamed:{{PLAIN}}secret::::::user={USER}\n", "utf-8")
+    users = UserDirectory(tmp_path / "users")
+    await users.load()
+    assert users.find(USER) is None
+    with listening_dovecot() as (server, address):
+        async with one_node(tmp_path) as mail, running(pusher_of(mail, address, users=users)):
+            await NodeSide(mail).append(b"Subject: here\r\n\r\n")
+            await until_equal(server, mail)
 
 
 @needs_dovecot

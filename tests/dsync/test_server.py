@@ -194,6 +194,9 @@ async def test_without_a_password_nobody_gets_in(
 
 async def test_users_may_be_unknown_for_now(services: DsyncServices, registry: CollectorRegistry) -> None:
     class Unknown:
+        def name_meant(self, name: str) -> str:
+            return name
+
         async def ask(self, name: str) -> str | None:
             await trio.lowlevel.checkpoint()
             raise UsersUnavailableError(f"whether there is a {name} is not known")

@@ -16,7 +16,7 @@ from replicator.dsync.conversation.remote_session import RemoteSession, Settled
 from replicator.dsync.door.doveadm import USER, Attempt, Command, DoveadmMachine, Refusal
 from replicator.dsync.errors import DsyncError, PeerGoneError
 from replicator.dsync.replica import OpenReplica
-from replicator.dsync.users import Syncing, Users
+from replicator.dsync.users import Syncing, Users, user_meant
 from replicator.errors import MailError, UnavailableError
 from replicator.runtime.addresses import client_address
 from replicator.runtime.environment import wall_clock_ms
@@ -177,7 +177,7 @@ class _Connection:
     async def _ask(self, command: Command, machine: DoveadmMachine) -> None:
         """Find the user, and answer the command."""
         try:
-            self._user = await self._services.users.ask(command.user)
+            self._user = await user_meant(self._services.users, command.user)
         except MailError as error:
             machine.refuse(Refusal.TEMPORARY, str(error))
             return

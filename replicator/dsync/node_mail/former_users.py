@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import trio
 
 from replicator.dsync.node_mail.last_syncs import LastSyncFiles
-from replicator.dsync.users import Users
+from replicator.dsync.users import Users, user_meant
 from replicator.errors import MailError, OtherClusterError
 from replicator.mail.mailstore import CoreMailStore
 
@@ -69,6 +69,6 @@ class FormerUsers:
 
     async def _is_unknown(self, user: str) -> bool:
         try:
-            return await self.users.ask(user) != user
+            return await user_meant(self.users, user) != user
         except OtherClusterError:
             return True

@@ -23,7 +23,7 @@ from replicator.dsync.pushes.neighbours import Neighbour
 from replicator.dsync.pushes.schedule import GATHER_S, Look, Schedule
 from replicator.dsync.replica import OpenReplica, Replica
 from replicator.dsync.rules.selection import fits
-from replicator.dsync.users import Syncing, Users
+from replicator.dsync.users import Syncing, Users, user_meant
 from replicator.errors import MailError
 from replicator.mail.changed_users import ChangedUsers
 from replicator.mail.last_changes import TreeChanges
@@ -164,7 +164,7 @@ class Pusher:
     async def _try(self, user: str, look: Look) -> None:
         """Sync a user whose mail is not as it was after the last sync, or without a look at that."""
         services = self._services
-        if await services.users.ask(user) != user:
+        if await user_meant(services.users, user) != user:
             self._schedule.succeeded(user)
             return  # a former user, whose mail is kept for a while
         mark = _mark(await services.mail.tree_changes(user))
