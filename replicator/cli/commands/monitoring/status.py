@@ -115,10 +115,22 @@ def inequalities(answers: Sequence[NodeAnswer]) -> list[str]:
     """Return why these nodes are not equal, such that any of them could be lost without a loss of older mail."""
     known = [answer.status for answer in answers if answer.status]
     found = [f"{answer.url.name}: {answer.error}" for answer in answers if answer.error is not None]
+    found += _named_twice(answers)
     found += [f"{one} and {other} do not reach each other" for one, other in parted(answers)]
     if len({node.digest for node in known}) > 1:
         found.append("the nodes' states differ")
     return found + [lack for node in known for lack in _lacks(node, {other.sid for other in known})]
+
+
+def _named_twice(answers: Sequence[NodeAnswer]) -> Iterator[str]:
+    """Yield which names lead to one node: then another node has not been asked."""
+    by_sid: dict[str, list[str]] = {}
+    for answer in answers:
+        if answer.status:
+            by_sid.setdefault(answer.status.sid, []).append(answer.url.name)
+    for sid, names in by_sid.items():
+        if len(names) > 1:
+            yield f"{' and '.join(names)} lead to one node, {sid}: name each node by an address of its own"
 
 
 def _lacks(node: NodeStatus, sids: Collection[str]) -> Iterator[str]:

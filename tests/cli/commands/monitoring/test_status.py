@@ -343,6 +343,14 @@ def test_sizes_and_spans_are_readable() -> None:
     assert ago(5_000, 0) == "0s"
 
 
+def test_one_node_under_two_names_is_not_equal_to_itself(served: ServedNode, invoke: Invoke) -> None:
+    """A file of another node, whose address is at loopback, leads to the node of this machine."""
+    other_name = served.url.replace("127.0.0.1", "localhost")
+    result = invoke("status", "--wait-equal", "10ms", "--url", served.url, "--url", other_name)
+    assert result.exit_code == 1
+    assert "lead to one node, dc1: name each node by an address of its own" in result.stderr
+
+
 def test_watched_state_is_asked_for_again_until_ctrl_c(served: ServedNode) -> None:
     command = [sys.executable, "-m", "replicator", "status", "--url", served.url, "--watch", "0.5", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
