@@ -16,12 +16,14 @@ import trio
 from replicator.dsync.conversation import mailbox_sync
 from replicator.dsync.rules.mailbox import Known
 from replicator.dsync.rules.stored_mail import StoredMail
-from replicator.dsync.rules.tree import Adopt, Delete
+from replicator.dsync.rules.tree import INBOX, Adopt, Delete
 from replicator.dsync.wire.guids import guid_of
-from replicator.dsync.wire.items import ChangeType, MailboxState, MailChange
+from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange, TreeNode
 from replicator.errors import UnavailableError
 from replicator.mail.mailstore import Folder, NewMessage, SavedMessage
 from tests.dsync.dovecot import PASSWORD, Dovecot, dovecot, needs_dovecot
+from tests.dsync.memory_replica import MemoryReplica
+from tests.dsync.scripted import scripted_master
 from tests.dsync.sides import USER, DovecotSide, Master, NodeSide, door, node_replicas
 from tests.one_node import HookedMail, nothing, one_node
 
@@ -143,6 +145,22 @@ async def test_flags_that_are_set_during_a_sync_stay(two: Two) -> None:
     await two.become_equal("s")
     [(_, _, flags)] = await two.there.shown()
     assert flags == {"\\Seen", "\\Flagged", "Kw"}
+
+
+async def test_a_flag_that_is_set_during_a_sync_lies_above_what_both_agree_on() -> None:
+    """Else no later sync by a state would tell it: the master's MODSEQ may be far above this side's."""
+    replica = MemoryReplica()
+    box = replica.create(INBOX, b"i" * 16)
+    box.append(b"g" * 16, b"x")
+    box.meanwhile = lambda: box.flag(1, added=frozenset({"\\Seen"}))
+    numbers = Mailbox(b"i" * 16, box.uidvalidity, 2, 1, 2, 100)
+    async with scripted_master(lambda _: replica) as master:
+        await master.folders([TreeNode(INBOX, mailbox_id=b"i" * 16, uidvalidity=box.uidvalidity, uidnext=2)])
+        told = await master.mailbox(numbers, [MailChange(ChangeType.SAVE, 1, (b"g" * 16).hex(), 50)])
+        await master.finish()
+    assert "\\Seen" in box.stored[1].flags
+    assert told.state is not None
+    assert box.stored[1].modseq > told.state.last_common_modseq + 1, "one less than is true is told"
 
 
 async def test_flags_that_are_cleared_during_a_sync_stay_so(two: Two) -> None:

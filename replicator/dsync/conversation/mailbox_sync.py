@@ -94,6 +94,8 @@ class MailboxSync:
         """
         tells, takes = direction in {Direction.BOTH, Direction.THERE}, direction is not Direction.THERE
         plan, has_changed = Plan(uidnext=self._own.uidnext, common_uid=self._own.uidnext - 1), False
+        if takes:
+            await self._raise_modseq()
         mails, expunged = await self._mails(), await self._box.expunged(self._since)
         attributes = await self._attributes() if takes else []
         if takes:
@@ -258,10 +260,20 @@ class MailboxSync:
                 latest = change.uid
                 yield change
 
+    async def _raise_modseq(self) -> None:
+        """Raise HIGHESTMODSEQ to the peer's: what changes here from now on lies above what both sides will agree on."""
+        try:
+            await self._box.raise_numbers(uidnext=1, highestmodseq=self._theirs.highestmodseq)
+        except (DsyncError, MailError) as error:
+            self.failure = error
+
     async def _take_over(self, plan: Plan, attributes: Iterable[Attribute]) -> None:
         """Take over the peer's changes. Where that fails, the rest of its mails is passed over."""
         work = partial(Placement, self._peer, self._box, plan, self._told.sources)
         placement = await _computed(work, plan.placed)
+        if self.failure is not None:
+            await placement.pass_over_rest()
+            return
         try:
             await self._carry_out(plan, placement)
             for attribute in attributes:
@@ -273,7 +285,6 @@ class MailboxSync:
     async def _carry_out(self, plan: Plan, placement: Placement) -> None:
         """Take over the peer's changes while its mails come in."""
         box = self._box
-        await box.raise_numbers(uidnext=1, highestmodseq=self._theirs.highestmodseq)
         if plan.expunged:
             await box.expunge(plan.expunged)
         if plan.flags:
