@@ -17,6 +17,7 @@ from replicator.dsync.conversation import mailbox_sync
 from replicator.dsync.rules.mailbox import Known
 from replicator.dsync.rules.stored_mail import StoredMail
 from replicator.dsync.rules.tree import INBOX, Adopt, Delete
+from replicator.dsync.users import Syncing
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange, TreeNode
 from replicator.errors import UnavailableError
@@ -28,6 +29,7 @@ from tests.dsync.sides import USER, DovecotSide, Master, NodeSide, door, node_re
 from tests.one_node import HookedMail, nothing, one_node
 
 pytestmark = needs_dovecot
+WRITTEN_S = 10.0
 
 
 def now_ms() -> int:
@@ -41,6 +43,7 @@ class Two:
     server: Dovecot
     mail: HookedMail
     master: Master
+    syncing: Syncing
     meanwhile: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
 
     @property
@@ -71,9 +74,10 @@ async def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 @asynccontextmanager
 async def both(path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Two]:
+    syncing = Syncing()
     with dovecot() as server:
-        async with one_node(path) as mail, door(node_replicas(mail, now_ms)) as address:
-            sides = Two(server, mail, Master(server, address))
+        async with one_node(path) as mail, door(node_replicas(mail, now_ms), syncing=syncing) as address:
+            sides = Two(server, mail, Master(server, address), syncing)
             expunged = mail.expunged
 
             async def changed_meanwhile(folder: Folder) -> Mapping[int, bytes]:
@@ -270,6 +274,7 @@ async def test_a_folder_that_is_deleted_at_the_node_stays_with_mail_that_no_node
     for _ in range(2):
         await two.master.sync(kind)
     if another_node:
+        await two.syncing.wait_free(USER, WRITTEN_S)  # Dovecot ends before the node has written down what it remembers
         shutil.rmtree(two.mail.store.path.parent / "dovecots")
     for name in ("Work/Below", "Work", "Old"):
         await two.mail.delete_folder(USER, name)
