@@ -318,7 +318,7 @@ class Coordinator:
     async def _leave(feed: Feed, last: Dot) -> None:
         await feed.sender.wait_acknowledged(last)
         with suppress(LinkDownError):
-            await feed.link.request(Ping())  # commands are read in order: the peer has the replies before this, too
+            await feed.link.request(Ping())  # commands are read in order: the peer knows that this node stops
 
     @property
     def taken_over(self) -> tuple[int, int]:

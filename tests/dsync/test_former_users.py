@@ -1,4 +1,4 @@
-"""What a node remembers of syncs goes with the users, once they and their mail are gone for sure."""
+"""Removal of the memory of syncs, once users and their mail are gone for sure."""
 
 from __future__ import annotations
 

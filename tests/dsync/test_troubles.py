@@ -1,4 +1,4 @@
-"""What operators are told of Dovecots that a node calls, and clients are not kept away for."""
+"""Troubles with Dovecots that a node calls: operators are told, and clients are not kept away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node keeps on its disk: [log], [content], [checkpoint] and [search]."""
+"""The sections about a node's disk: [log], [content], [checkpoint] and [search]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether what is remembered of a mailbox's last sync still tells which mails the peer knows by their UIDs."""
+"""The check that the memory of a mailbox's last sync still tells which mails the peer knows by their UIDs."""
 
 from __future__ import annotations
 

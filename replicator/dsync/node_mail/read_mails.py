@@ -1,4 +1,4 @@
-"""What a sync has read of a mailbox: by this, it changes only what it has seen, and tells what the peer knows then."""
+"""The mails that a sync has read: it changes only what it has seen, and remembers what the peer knows then."""
 
 from __future__ import annotations
 

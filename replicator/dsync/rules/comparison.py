@@ -1,4 +1,4 @@
-"""What the peer tells of its mails, as far as it says something.
+"""The peer's account of its mails, without those that both sides have alike.
 
 Where all mails are compared, both sides have nearly all of them under the same UIDs, with the same flags. Of such a
 mail nothing is kept, so a comparison takes memory for what differs.
@@ -20,7 +20,7 @@ from replicator.dsync.wire.items import ChangeType, MailChange
 
 @dataclass(slots=True)
 class Told:
-    r"""What the peer tells. `changes` ascend by UID, and have GUIDs as this side has them.
+    r"""The peer's account. `changes` ascend by UID, and have GUIDs as this side has them.
 
     `common_uid`: up to it, both sides have had the same mails (`rules.common`). `lacking`: own mails that the peer
     does not have, where all are compared. `recent`: mails that are `\Recent` there. `names`: GUIDs as the peer writes

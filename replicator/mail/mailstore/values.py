@@ -1,4 +1,4 @@
-"""What the methods of a mail store take and return: folders, and messages that are stored."""
+"""Arguments and results of a mail store's methods: folders, and messages that are stored."""
 
 from __future__ import annotations
 

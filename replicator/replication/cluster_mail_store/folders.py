@@ -23,7 +23,7 @@ from resync.names_elsewhere import OWN
 
 
 class FolderOperations:
-    """What a mail store does with the folders of users, by names; reads from this node."""
+    """Operations of a mail store on users' folders, by names; reads from this node."""
 
     def __init__(self, store: Store, coordinator: Coordinator, environment: Environment) -> None:
         self._store = store

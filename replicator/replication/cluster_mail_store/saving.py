@@ -32,7 +32,7 @@ REFUSED_MAX = 10_000  # users
 
 
 class SaveOperations(FolderOperations):
-    """What a mail store does with new messages: each becomes part of a request to the mailbox's master."""
+    """Operations of a mail store on new messages: each becomes part of a request to the mailbox's master."""
 
     def __init__(self, store: Store, coordinator: Coordinator, environment: Environment, quotas: Quotas) -> None:
         super().__init__(store, coordinator, environment)

@@ -23,7 +23,7 @@ RENUMBERED_MAX = 500  # messages that get other UIDs by one entry
 
 
 class SyncOperations(FolderOperations):
-    """What a mail store does to keep mailboxes of another server, and to tell what has changed."""
+    """Operations that keep mailboxes of another server, and tell what has changed."""
 
     async def raise_numbers(self, folder: Folder, uidnext: int, modseq: int) -> None:
         """See `CoreMailStore`."""

@@ -176,8 +176,7 @@ class Router:
         """
         if came_from is not None:
             raise NotMasterError
-        while True:
-            await trio.sleep_forever()
+        await trio.sleep_forever()
 
     async def _forward(self, operation: ChangeRequest, link: PeerLink, master: str) -> Reply | None:
         """Return the reply of the master to which this link leads; None if there is none and a retry is safe."""
