@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -70,13 +71,13 @@ async def test_nodes_that_call_the_same_dovecot_tell_of_each_other(tmp_path: Pat
     dovecot = DovecotConfig(Address("127.0.0.1", elsewhere), tmp_path / "secret")
     one, other = linked_by_tcp(*[with_dovecots(config, dovecot) for config in configs(tmp_path)])
     async with running([one, other]):
+
+        async def is_told(config: Config, sid: str) -> bool:
+            told = await trio.to_thread.run_sync(shown, config)
+            return any(f"127.0.0.1:{elsewhere}: {sid} calls it for the same users" in text for text in told)
+
         for config, sid in ((one, "dc2"), (other, "dc1")):
-
-            async def is_told() -> bool:
-                told = await trio.to_thread.run_sync(shown, config)  # noqa: B023
-                return any(f"127.0.0.1:{elsewhere}: {sid} calls it for the same users" in text for text in told)  # noqa: B023
-
-            await until(is_told)
+            await until(partial(is_told, config, sid))
 
 
 HERE, ELSEWHERE = Address("127.0.0.1", 2425), Address("dovecot.example", 2425)

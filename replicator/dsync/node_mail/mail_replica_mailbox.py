@@ -131,8 +131,9 @@ class MailReplicaMailbox:
         last = self._last_sync
         if last is None or (last.common_uid, last.common_modseq) != (common_uid, common_modseq) or last.copies:
             return False
-        self._is_by_state, self._relied_on = True, (await self._view()).head
-        return await knows_all(self._mail, self._folder, last)
+        self._relied_on = (await self._view()).head
+        self._is_by_state = await knows_all(self._mail, self._folder, last)
+        return self._is_by_state
 
     async def _check_reliance(self, view: MailboxView) -> None:
         """Raise UnavailableError if mails have got other UIDs since `can_tell_since`, by branches that have joined."""
