@@ -300,10 +300,11 @@ class Coordinator:
         self._note_component()
 
     async def leave(self) -> None:
-        """Number nothing any more, and wait until the peers have all that this node has numbered; a second at most.
+        """Number nothing any more, and wait until the peers have all that this node has numbered, and their replies.
 
-        The next masters continue where this node ends. If a peer lacked an entry, it would come when this node is back,
-        as a branch of its own, and a merge would give new UIDs to mail that clients have seen.
+        That takes `timing.LEAVE_S` at most. The next masters continue where this node ends. If a peer lacked an entry,
+        it would come when this node is back, as a branch of its own, and a merge would give new UIDs to mail that
+        clients have seen.
         """
         self.mastership.retire()
         self.connections.announce_stop()
@@ -317,6 +318,7 @@ class Coordinator:
     @staticmethod
     async def _leave(feed: Feed, last: Dot) -> None:
         await feed.sender.wait_acknowledged(last)
+        await feed.link.wait_answered()
         with suppress(LinkDownError):
             await feed.link.request(Ping())  # commands are read in order: the peer knows that this node stops
 

@@ -173,7 +173,9 @@ class PeerLink:
         self._pending: dict[str, trio.MemorySendChannel[Reply]] = {}
         self._numbers: OrderedDict[MailboxKey, int] = OrderedDict()
         self._keys: dict[int, MailboxKey] = {}
-        self._answering = 0
+        self._requests = 0  # of the peer so far
+        self._answering: set[int] = set()  # those of them that are being answered, by number
+        self._answered = Signal()
         self.chunk_turn = trio.Semaphore(CHUNKS_AT_ONCE)  # acquired by each request for a chunk
         self.offer_turn = trio.Semaphore(OFFERS_AT_ONCE)
         self._content_turn = trio.Semaphore(CONTENT_AT_ONCE)
@@ -269,6 +271,12 @@ class PeerLink:
         finally:
             self._pending.pop(tag, None)
 
+    async def wait_answered(self) -> None:
+        """Return once the requests that the peer has made so far are answered, or the link has ended."""
+        asked = {*self._answering}
+        while not asked.isdisjoint(self._answering):
+            await self._answered.wait()
+
     # ---- receiving
 
     def renew(self, hello: Hello) -> None:
@@ -357,13 +365,14 @@ class PeerLink:
         self._keys[mbox.number] = MailboxKey.of(mbox)
 
     def _serve(self, handler: LinkHandler, nursery: trio.Nursery, tag: str, command: Command) -> None:
-        if self._answering >= MAX_REQUESTS:
+        if len(self._answering) >= MAX_REQUESTS:
             self._reply(tag, Refused(RefusalCode.UNAVAILABLE, "too many requests at once; try again"))
             return
-        self._answering += 1
-        nursery.start_soon(self._answer, handler, tag, command)
+        self._requests += 1
+        self._answering.add(self._requests)
+        nursery.start_soon(self._answer, handler, tag, command, self._requests)
 
-    async def _answer(self, handler: LinkHandler, tag: str, command: Command) -> None:
+    async def _answer(self, handler: LinkHandler, tag: str, command: Command, number: int) -> None:
         try:
             async with self._content_turn if isinstance(command, _CONTENT) else nullcontext():
                 reply = await handler.answer(self, command)
@@ -372,7 +381,8 @@ class PeerLink:
         except LinkDownError:
             return
         finally:
-            self._answering -= 1
+            self._answering.remove(number)
+            self._answered.notify()
 
     def _reply(self, tag: str, reply: Reply) -> None:
         try:

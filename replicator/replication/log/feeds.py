@@ -114,6 +114,7 @@ class Feeds(Mapping[str, Feed]):
         """Drop the feed of a link that has ended."""
         if (feed := self._feeds.pop(link.sid, None)) is not None:
             self._remember(feed)
+            feed.sender.link_down()
 
     def on(self, link: PeerLink) -> Feed:
         """Return the link's feed. Raises LinkDownError if another link has replaced it."""

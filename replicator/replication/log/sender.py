@@ -109,9 +109,16 @@ class Sender:
             self.start_again()
 
     async def wait_acknowledged(self, dot: Dot) -> None:
-        """Return once the peer has said that its disk has the entry, and all before it of that origin."""
-        while self.acknowledged.get(dot.origin, 0) < dot.seq:
+        """Return once the peer has said that its disk has the entry, and all before it of that origin.
+
+        Return without that when the link ends.
+        """
+        while self.acknowledged.get(dot.origin, 0) < dot.seq and not self._link.closed:
             await self._heard.wait()
+
+    def link_down(self) -> None:
+        """Wake those who wait for the peer's word: the link has ended."""
+        self._heard.notify()
 
     def doubt(self) -> None:
         """Send all entries again that the peer has not acknowledged: they may not have arrived."""
