@@ -175,7 +175,7 @@ class Selection:
         return self.flag_lines() if self._keywords != before else []
 
     def _note_keywords(self) -> None:
-        self._keywords, self._flags_in_use = keywords(self.view), frozenset(self.view.by_flag)
+        self._keywords, self._flags_in_use = keywords(self.view.by_flag), frozenset(self.view.by_flag)
 
     def changed_message(
         self, number: int, message: Message, *, with_uid: bool = False, with_flags: bool = True

@@ -37,9 +37,9 @@ def shown_once(flags: Iterable[str]) -> list[str]:
     return sorted({flag.lower(): flag for flag in sorted(flags, reverse=True)}.values())
 
 
-def keywords(view: MailboxView) -> list[str]:
-    """Return the keywords in use, sorted by name."""
-    return shown_once(flag for flag in view.by_flag if not flag.startswith("\\"))
+def keywords(flags: Iterable[str]) -> list[str]:
+    """Return the keywords among these flags, sorted by name, each in one spelling."""
+    return shown_once(flag for flag in flags if not flag.startswith("\\"))
 
 
 def removable_flags(flags: Iterable[str], view: MailboxView) -> frozenset[str]:
@@ -83,7 +83,7 @@ async def settable_in(mail: MailStore, folder: Folder, flags: Collection[str]) -
     """Return the flags as this folder spells them, for a new message. Raises as `settable_flags`, and MailError."""
     if all(flag.startswith("\\") for flag in flags):  # only keywords need the mailbox's spelling
         return settable_flags(flags, ())
-    return settable_flags(flags, keywords(await mail.open_mailbox(folder)))
+    return settable_flags(flags, keywords((await mail.open_mailbox(folder)).by_flag))
 
 
 def other_flags(flags: Iterable[str], view: MailboxView, uids: UidSet) -> frozenset[str]:

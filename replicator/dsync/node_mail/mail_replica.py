@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import trio
 
-from protocol.values import UidSet
+from protocol.values import UID_MAX, UidSet
 from replicator.dsync.node_mail.known_uids import knows_all
 from replicator.dsync.node_mail.last_syncs import LastSync, LastSyncFiles, LastSyncs
 from replicator.dsync.node_mail.mail_replica_mailbox import MailReplicaMailbox, with_uidvalidity
@@ -26,6 +26,8 @@ from replicator.dsync.wire.items import MailboxState
 from replicator.errors import FolderNotFoundError, MailError
 from replicator.mail.last_changes import FolderChange
 from replicator.mail.mailstore import INBOX, CoreMailStore, Folder
+
+ALL_UIDS = UidSet(((1, UID_MAX),))
 
 SAVE_S = 10.0
 """Seconds for writing down what a sync has done, even where it breaks off."""
@@ -150,12 +152,12 @@ class MailReplica:
         folder = await self._known_as(guid)
         if folder is None:
             return
-        view = await self._mail.open_mailbox(folder)
-        if all(uid <= common_uid for uid in view.messages):
+        seen = ALL_UIDS.up_to(common_uid)
+        if not await self._mail.list_messages(folder, ALL_UIDS.without(seen)):
             await self._mail.delete_folder(self._user, folder.name)
             return
         await self._mail.know_as(folder, sha256(guid).digest()[: len(guid)])
-        await self._mail.expunge(view, UidSet.of(uid for uid in view.messages if uid <= common_uid))
+        await self._mail.expunge(await self._mail.part_of(folder, seen), seen)
 
     async def _known_as(self, guid: bytes) -> Folder | None:
         changes = (await self._mail.tree_changes(self._user)).folders
@@ -209,8 +211,8 @@ class MailReplica:
             yield None
             return
         at_ms = self._clock_ms()
-        change = await self._change(folder)  # before the view is read: what comes in between is found by the next sync
-        modseq = (await self._mail.open_mailbox(folder)).highestmodseq
+        change = await self._change(folder)  # before mails are read: what comes in between is found by the next sync
+        modseq = (await self._mail.status(folder)).highestmodseq
         last_sync = self._last_sync(peer, mailbox_id, folder.mailbox_id)
         this_sync = LastSync(folder.mailbox_id, folder.uidvalidity, modseq, at_ms, change.head, change.annotated)
         box = MailReplicaMailbox(self._mail, folder, mailbox_id, (last_sync, this_sync), self._open_scratch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import BinaryIO
 
 import trio
@@ -15,16 +16,16 @@ from replicator.dsync.node_mail.attribute_keys import key_of, name_of
 from replicator.dsync.node_mail.kept_keywords import KeptKeywords
 from replicator.dsync.node_mail.known_uids import knows_all
 from replicator.dsync.node_mail.last_syncs import NO_UIDS, LastSync, annotated
-from replicator.dsync.node_mail.read_mails import ReadMails, changed
+from replicator.dsync.node_mail.read_mails import ReadMails
 from replicator.dsync.replica import SavedAs
-from replicator.dsync.rules.copies import is_copy
 from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.wire.items import Attribute, Mailbox
 from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError, UnavailableError
 from replicator.mail.flags import SYSTEM_FLAGS, keywords
 from replicator.mail.last_changes import AnnotationChange
+from replicator.mail.listing import Listing
 from replicator.mail.mailstore import INBOX, CoreMailStore, Folder, NewMessage, ReceivedBody
-from replicator.mail.view import MailboxView, Message
+from replicator.mail.view import MailboxView
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,9 @@ SMALL_BYTES = 64 * KIB
 BATCH_BYTES = MIB
 BATCH_MAX = 64
 """Mails saved together: each time waits for disks."""
+
+AT_ONCE = 500
+"""Mails that are read from the database together, to be changed or sent: 350 KiB."""
 
 _SYSTEM_FLAGS = frozenset(SYSTEM_FLAGS)
 
@@ -67,7 +71,8 @@ class MailReplicaMailbox:
         self._own_flags: dict[tuple[str, bool], set[int]] = {}
         self._own_annotations: set[str] = set()
         self.is_synced = False
-        self._read = ReadMails()
+        self._read = ReadMails(mail, folder)
+        self._ahead: MailboxView | None = None  # mails whose texts the peer asks for next
         self._is_by_state = False  # only what has changed since the last sync is read
         self._relied_on: Dot | None = None  # the mailbox's head as a state was found to tell all
         self._taken_away = set[int]()  # UIDs of mails that this sync has expunged or moved
@@ -77,36 +82,38 @@ class MailReplicaMailbox:
 
     async def numbers(self) -> Mailbox:
         """See `ReplicaMailbox`."""
-        view = await self._view()
-        folder = self._folder
-        modseq = max(view.highestmodseq, 1)
-        return Mailbox(self._guid, folder.uidvalidity, view.uidnext, len(view.messages), view.uidnext, modseq)
+        await self._save_batch()
+        now = await self._mail.status(self._folder)
+        modseq = max(now.highestmodseq, 1)
+        return Mailbox(self._guid, self._folder.uidvalidity, now.uidnext, now.messages, now.uidnext, modseq)
 
-    async def mails(self) -> Sequence[Message]:
+    async def mails(self) -> Listing:
         """See `ReplicaMailbox`."""
-        return await self._read.all(await self._view())
+        await self._save_batch()
+        return await self._read.all()
 
-    async def changed(self, above_uid: int, above_modseq: int) -> Sequence[Message]:
+    async def changed(self, above_uid: int, above_modseq: int) -> Listing:
         """See `ReplicaMailbox`."""
-        view = await self._view()
-        found = await self._read.changed(view, above_uid, above_modseq)
-        await self._check_reliance(view)
+        await self._save_batch()
+        found = await self._read.changed(above_uid, above_modseq)
+        await self._check_reliance()
         return found
 
-    async def named(self, uids: UidSet, guids: Collection[bytes]) -> Sequence[Message]:
+    async def named(self, uids: UidSet, guids: Collection[bytes]) -> Listing:
         """See `ReplicaMailbox`."""
+        await self._save_batch()
         of_guids = await self._mail.uids_of(self._folder, guids) if guids else NO_UIDS
-        return await self._read.named(await self._view(), uids.union(of_guids))
+        return await self._read.named(uids.union(of_guids))
 
     async def expunged(self, since: int) -> Mapping[int, bytes]:
         """See `ReplicaMailbox`. The node does not know by which MODSEQ: all but those that the peer has been told."""
-        last, read = self._last_sync, self._read
+        last = self._last_sync
         known = NO_UIDS if last is None or not 0 < last.common_modseq <= since else last.expunged
-        found = await self._mail.expunged(self._folder)
+        found, read = await self._mail.expunged(self._folder), await self._read.uids()
 
         def sorted_out() -> tuple[UidSet, Mapping[int, bytes]]:
             """A mail that was there as mails were read is expunged for the next sync."""
-            gone = {uid: guid for uid, guid in found.items() if read.guid(uid) is None}
+            gone = {uid: guid for uid, guid in found.items() if uid not in read}
             return UidSet.of(gone), {uid: guid for uid, guid in gone.items() if uid not in known}
 
         uids, gone = await trio.to_thread.run_sync(sorted_out)
@@ -131,42 +138,36 @@ class MailReplicaMailbox:
         last = self._last_sync
         if last is None or (last.common_uid, last.common_modseq) != (common_uid, common_modseq) or last.copies:
             return False
-        self._relied_on = (await self._view()).head
+        self._relied_on = (await self._part(NO_UIDS)).head
         self._is_by_state = await knows_all(self._mail, self._folder, last)
         return self._is_by_state
 
-    async def _check_reliance(self, view: MailboxView) -> None:
+    async def _check_reliance(self) -> None:
         """Raise UnavailableError if mails have got other UIDs since `can_tell_since`, by branches that have joined."""
         relied_on, self._relied_on = self._relied_on, None
-        if relied_on in {None, view.head} or self._last_sync is None:
+        if self._last_sync is None or relied_on in {None, (await self._part(NO_UIDS)).head}:
             return
         if not await knows_all(self._mail, self._folder, self._last_sync):
             raise UnavailableError("mails have got other UIDs meanwhile; sync again")
 
     async def synced(self, common_uid: int, common_modseq: int) -> None:
         """See `ReplicaMailbox`."""
-        view, last = await self._view(), self._last_sync
-        new = await changed(view, UID_MAX, self.this_sync.modseq)
+        now, last = await self.numbers(), self._last_sync
         told = await self._read.uids()
         if self._is_by_state and last is not None:
             told = last.uids.without(self.this_sync.expunged).union(told)
-        looked_at = new if self._is_by_state else view.snapshot()
-
-        def now() -> LastSync:
-            came = UidSet.of(message.uid for message in new)
-            return replace(
-                self.this_sync,
-                uidvalidity=self._folder.uidvalidity,
-                common_uid=common_uid,
-                common_modseq=common_modseq,
-                messages=len(view.messages),
-                copies=any(is_copy(message.guid) for message in looked_at),
-                own_flags={change: UidSet.of(uids) for change, uids in self._own_flags.items()},
-                own_annotations=frozenset(self._own_annotations),
-                uids=told.without(UidSet.of(self._taken_away)).union(came).up_to(common_uid),
-            )
-
-        self.this_sync = await trio.to_thread.run_sync(now)
+        came = await self._read.changed(UID_MAX, self.this_sync.modseq)
+        self.this_sync = replace(
+            self.this_sync,
+            uidvalidity=self._folder.uidvalidity,
+            common_uid=common_uid,
+            common_modseq=common_modseq,
+            messages=now.messages,
+            copies=await self._read.have_copies(),
+            own_flags={change: UidSet.of(uids) for change, uids in self._own_flags.items()},
+            own_annotations=frozenset(self._own_annotations),
+            uids=told.without(UidSet.of(self._taken_away)).union(came.uids()).up_to(common_uid),
+        )
         self.is_synced = True
 
     def _own(self, uid: int, added: Iterable[str], removed: Iterable[str] = ()) -> None:
@@ -177,7 +178,9 @@ class MailReplicaMailbox:
 
     async def text(self, mail: StoredMail) -> AsyncIterator[bytes] | None:
         """See `ReplicaMailbox`."""
-        message = (await self._view()).messages.get(mail.uid)
+        if self._ahead is None or mail.uid not in self._ahead.messages:
+            self._ahead = await self._part(UidSet(((mail.uid, mail.uid + AT_ONCE - 1),)))
+        message = self._ahead.messages.get(mail.uid)
         if message is None or message.guid != mail.guid:
             return None
         body = await self._mail.read_body(message)
@@ -261,7 +264,8 @@ class MailReplicaMailbox:
         if self._keywords is None:
             if flags <= _SYSTEM_FLAGS:
                 return flags
-            self._keywords = KeptKeywords(keywords(await self._mail.open_mailbox(self._folder)))
+            in_use = await self._mail.list_messages(self._folder)
+            self._keywords = KeptKeywords(keywords({*chain.from_iterable(in_use.flag_sets)}))
         return self._keywords.of(flags)
 
     def tell_left_out(self) -> None:
@@ -277,7 +281,7 @@ class MailReplicaMailbox:
     async def move(self, uids: Mapping[int, int]) -> None:
         """See `ReplicaMailbox`."""
         for some in _ascending(uids):
-            view = await self._view()
+            view = await self._part(UidSet.of(some))
             same = {old: new for old, new in some.items() if self._read.is_same(view, old)}
             for old, new in same.items():
                 self._own(new, view.messages[old].flags)
@@ -286,23 +290,26 @@ class MailReplicaMailbox:
 
     async def expunge(self, uids: Sequence[int]) -> None:
         """See `ReplicaMailbox`."""
-        view = await self._view()
-        same = [uid for uid in uids if self._read.is_same(view, uid)]
-        await self._mail.expunge(view, UidSet.of(same))
-        self._taken_away.update(same)
+        for first in range(0, len(uids), AT_ONCE):
+            view = await self._part(UidSet.of(uids[first : first + AT_ONCE]))
+            same = [uid for uid in view.messages if self._read.is_same(view, uid)]
+            await self._mail.expunge(view, UidSet.of(same))
+            self._taken_away.update(same)
 
     async def change_flags(self, changes: Mapping[int, FlagChanges]) -> None:
         """See `ReplicaMailbox`."""
-        view = await self._view()
         alike: dict[FlagChanges, list[int]] = {}
         for uid, change in changes.items():
             usable = FlagChanges(await self._usable(change.added), change.removed)
-            if self._read.is_same(view, uid) and (usable.added or usable.removed):
+            if usable.added or usable.removed:
                 alike.setdefault(usable, []).append(uid)
         for one, uids in alike.items():
-            for uid in uids:
-                self._own(uid, one.added, one.removed)
-            await self._mail.store_flags(view, UidSet.of(uids), added=one.added, removed=one.removed)
+            for first in range(0, len(uids), AT_ONCE):
+                view = await self._part(UidSet.of(uids[first : first + AT_ONCE]))
+                same = [uid for uid in view.messages if self._read.is_same(view, uid)]
+                for uid in same:
+                    self._own(uid, one.added, one.removed)
+                await self._mail.store_flags(view, UidSet.of(same), added=one.added, removed=one.removed)
 
     async def take_uidvalidity(self, uidvalidity: int) -> None:
         """See `ReplicaMailbox`."""
@@ -310,14 +317,14 @@ class MailReplicaMailbox:
 
     async def raise_numbers(self, *, uidnext: int, highestmodseq: int) -> None:
         """See `ReplicaMailbox`."""
-        view = await self._view()
-        if view.uidnext < uidnext or view.highestmodseq < highestmodseq:
+        now = await self.numbers()
+        if now.uidnext < uidnext or now.highestmodseq < highestmodseq:
             await self._mail.raise_numbers(self._folder, uidnext, highestmodseq)
 
-    async def _view(self) -> MailboxView:
-        """Return the mailbox as it is once all mails are saved."""
+    async def _part(self, uids: UidSet) -> MailboxView:
+        """Return these mails as they are once all are saved."""
         await self._save_batch()
-        return await self._mail.open_mailbox(self._folder)
+        return await self._mail.part_of(self._folder, uids)
 
 
 def _ascending(uids: Mapping[int, int]) -> Iterator[dict[int, int]]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from hashlib import sha256
 
+from replicator.dsync.rules.stored_mail import StoredMail
 from replicator.dsync.wire.items import ChangeType, MailChange
 
 MARK = bytes.fromhex("c0 91 e5 d5 7c")
@@ -30,6 +31,11 @@ def guid_of_copy(source: str, number: int) -> str:
 def is_copy(guid: bytes) -> bool:
     """Return True for the GUID of a copy."""
     return guid.startswith(MARK)
+
+
+def have_copies(mails: Iterable[StoredMail]) -> bool:
+    """Return True if there are copies among these mails of this side."""
+    return any(is_copy(mail.guid) for mail in mails)
 
 
 def named_here(change: MailChange, here: str, sources: dict[str, str]) -> MailChange:

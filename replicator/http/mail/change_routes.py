@@ -62,7 +62,7 @@ async def _store(
     services: HttpServices, view: MailboxView, uids: UidSet, was: frozenset[str], flags: tuple[str, ...]
 ) -> UidSet:
     """Set and clear flags of messages; return which have them."""
-    wanted = settable_flags(flags, keywords(view))
+    wanted = settable_flags(flags, keywords(view.by_flag))
     lower = {flag.lower() for flag in wanted}
     removed = removable_flags((flag for flag in was if flag.lower() not in lower), view)
     if not uids:

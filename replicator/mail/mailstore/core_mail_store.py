@@ -8,6 +8,7 @@ from typing import Protocol
 from protocol.values import UidSet
 from replicator.mail.changed_users import ChangedUsers
 from replicator.mail.last_changes import AnnotationChange, FlagChange, TreeChanges
+from replicator.mail.listing import Listing
 from replicator.mail.mailstore.mail_store import MailStore
 from replicator.mail.mailstore.values import Folder
 from replicator.mail.view import MailboxView
@@ -69,6 +70,25 @@ class CoreMailStore(MailStore, Protocol):
 
     async def flag_changes(self, folder: Folder, uids: UidSet, above: int) -> Mapping[int, Sequence[FlagChange]]:
         """Return each flag's last change, by UID, of those of these messages that have a MODSEQ above this one."""
+        ...
+
+    async def list_messages(self, folder: Folder, uids: UidSet | None = None) -> Listing:
+        """Return all messages, or those of `uids`, as this node shows them now, without keeping the mailbox in memory.
+
+        Raises NotReadyError, as the next three do.
+        """
+        ...
+
+    async def list_changed(self, folder: Folder, above_uid: int, above_modseq: int) -> Listing:
+        """Return the messages above a UID, and those that have changed above a MODSEQ, as `list_messages` does."""
+        ...
+
+    async def part_of(self, folder: Folder, uids: UidSet) -> MailboxView:
+        """Return a view of these messages alone, as this node shows them now. It does not change."""
+        ...
+
+    async def unaccounted(self, folder: Folder, uids: UidSet) -> UidSet:
+        """Return those of these UIDs that name neither a message nor an expunged one that this node remembers."""
         ...
 
     async def uids_of(self, folder: Folder, guids: Collection[bytes]) -> UidSet:

@@ -9,6 +9,7 @@ from protocol.values import UidSet
 from replicator.errors import UnavailableError
 from replicator.mail.changed_users import ChangedUsers
 from replicator.mail.last_changes import AnnotationChange, FlagChange, TreeChanges
+from replicator.mail.listing import Listing
 from replicator.mail.mailstore import Folder
 from replicator.mail.view import MailboxView
 from replicator.replication.cluster_mail_store.folders import FolderOperations, tree_of
@@ -97,6 +98,31 @@ class SyncOperations(FolderOperations):
         return await self._store.read(
             partial(queries.flag_changes, mailbox_id=folder.mailbox_id, uids=uids, above=above)
         )
+
+    async def list_messages(self, folder: Folder, uids: UidSet | None = None) -> Listing:
+        """See `CoreMailStore`."""
+        await self._coordinator.readiness.wait(MailboxKey.of(folder))
+        if uids is None:
+            return await self._store.read(partial(queries.listing, mailbox_id=folder.mailbox_id))
+        return await self._store.read(partial(queries.listing_of, mailbox_id=folder.mailbox_id, uids=uids))
+
+    async def list_changed(self, folder: Folder, above_uid: int, above_modseq: int) -> Listing:
+        """See `CoreMailStore`."""
+        await self._coordinator.readiness.wait(MailboxKey.of(folder))
+        return await self._store.read(
+            partial(queries.listing_above, mailbox_id=folder.mailbox_id, uid=above_uid, modseq=above_modseq)
+        )
+
+    async def part_of(self, folder: Folder, uids: UidSet) -> MailboxView:
+        """See `CoreMailStore`."""
+        key = MailboxKey.of(folder)
+        await self._coordinator.readiness.wait(key)
+        return await self._store.read(partial(queries.view, key=key, uids=uids))
+
+    async def unaccounted(self, folder: Folder, uids: UidSet) -> UidSet:
+        """See `CoreMailStore`."""
+        await self._coordinator.readiness.wait(MailboxKey.of(folder))
+        return await self._store.read(partial(queries.unaccounted, mailbox_id=folder.mailbox_id, uids=uids))
 
     async def uids_of(self, folder: Folder, guids: Collection[bytes]) -> UidSet:
         """See `CoreMailStore`."""

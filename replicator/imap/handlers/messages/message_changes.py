@@ -122,7 +122,7 @@ def _flag_changes(selection: Selection, command: c.Store, uids: UidSet) -> tuple
     """Return the flags to add and the flags to remove."""
     if command.action is c.StoreAction.REMOVE:
         return frozenset(), removable_flags(command.flags, selection.view)
-    wanted = settable_flags(command.flags, keywords(selection.view))
+    wanted = settable_flags(command.flags, keywords(selection.view.by_flag))
     if command.action is c.StoreAction.ADD:
         return wanted, frozenset()
     return wanted, other_flags(wanted, selection.view, uids)

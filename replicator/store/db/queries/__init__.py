@@ -1,7 +1,7 @@
 """Read queries on the database, for the writer's thread and for the readers beside it.
 
-`chain_queries`, `folder_queries`, `message_queries`, `log_queries` and `change_queries` have them by what is asked for.
-Other modules use them from here.
+`chain_queries`, `folder_queries`, `message_queries`, `listing_queries`, `log_queries` and `change_queries` have them by
+what is asked for. Other modules use them from here.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from replicator.store.db.queries.folder_queries import (
     watched_folder,
     watched_folders,
 )
+from replicator.store.db.queries.listing_queries import listing, listing_above, listing_of, unaccounted
 from replicator.store.db.queries.log_queries import (
     Lag,
     entry_at,
@@ -112,6 +113,9 @@ __all__ = [
     "is_subscribed",
     "key_of",
     "lag",
+    "listing",
+    "listing_above",
+    "listing_of",
     "log_after",
     "log_collected",
     "log_context",
@@ -137,6 +141,7 @@ __all__ = [
     "uids_of",
     "uidvalidities",
     "uidvalidity",
+    "unaccounted",
     "users",
     "users_after",
     "view",

@@ -77,26 +77,26 @@ class ChainSnapshot(NamedTuple):
     uidvalidities: tuple[int, int] | None
 
 
-def messages(connection: sqlite3.Connection, mailbox_id: bytes) -> ChainSnapshot:
-    """Return a mailbox's head and messages from one snapshot. Raises DamagedRowError."""
+def messages(connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet | None = None) -> ChainSnapshot:
+    """Return a mailbox's head and messages, all or those of `uids`, from one snapshot. Raises DamagedRowError."""
     shared: dict[frozenset[str], frozenset[str]] = {}  # most messages share their flag set with many others
     connection.execute("BEGIN")
     try:
         head = chains.load_known(connection, mailbox_id)
-        rows = (message_of(row) for row in mailbox_rows(connection, mailbox_id))
+        rows = (message_of(row) for row in mailbox_rows(connection, mailbox_id, uids))
         found = [message._replace(flags=shared.setdefault(message.flags, message.flags)) for message in rows]
         return ChainSnapshot(head, found, uidvalidities(connection, mailbox_id))
     finally:
         connection.execute("COMMIT")
 
 
-def view(connection: sqlite3.Connection, key: MailboxKey) -> MailboxView:
+def view(connection: sqlite3.Connection, key: MailboxKey, uids: UidSet | None = None) -> MailboxView:
     """Return a mailbox's view, made from one snapshot; an empty one if no message was ever stored in it.
 
-    It is made here because this runs in a reader's thread: the event loop would stand still meanwhile.
-    Raises DamagedRowError.
+    `uids`: of these messages alone. It is made here because this runs in a reader's thread: the event loop would stand
+    still meanwhile. Raises DamagedRowError.
     """
-    chain, rows, known = messages(connection, key.mailbox_id)
+    chain, rows, known = messages(connection, key.mailbox_id, uids)
     shown, own = known or (key.uidvalidity, key.uidvalidity)
     return MailboxView.build(
         mailbox_id=key.mailbox_id,

@@ -7,6 +7,7 @@ from typing import cast
 import msgpack
 
 from protocol.values import Dot
+from replicator.mail.listing import ListedMessage
 from replicator.mail.view import Message
 from replicator.store.db.damage import DatabaseDamagedError
 from resync import entry as entries
@@ -17,6 +18,7 @@ ROW_COLUMNS = (
     "uid, origin, seq, change, guid, claim_origin, claim_seq, modseq, flags, received_ms, size_bytes, content_hash,"
     " also, saved_ms, fingerprint"
 )
+LISTED_COLUMNS = "uid, guid, modseq, flags, received_ms, saved_ms"
 INTO_BY_UID = f"INTO by_uid (mailbox, {ROW_COLUMNS}) VALUES ({','.join('?' * (2 + ROW_COLUMNS.count(',')))})"
 """The end of an INSERT or REPLACE of a mailbox's id and a row's columns."""
 
@@ -108,3 +110,13 @@ def message_of(row: Row) -> Message:
         row.uid, row.guid, row.modseq, row.visible_flags(), row.received_ms, row.size_bytes, row.content_hash,
         row.dot, row.change, row.also, row.saved_ms,
     )  # fmt: skip
+
+
+def listed_from(columns: tuple[object, ...]) -> ListedMessage:
+    """Return what a listing has of a row, from `LISTED_COLUMNS`. Raises DamagedRowError."""
+    uid, guid, modseq, packed, received_ms, saved_ms = columns
+    if not (isinstance(uid, int) and isinstance(modseq, int) and isinstance(received_ms, int)):
+        raise DamagedRowError("a message's row")
+    states = cast("FlagStates", unpacked_map(packed, "a message's row"))
+    flags = frozenset(flag for flag, (_, _, is_set) in states.items() if is_set)
+    return ListedMessage(uid, _guid_from(guid), modseq, flags, received_ms, cast("int | None", saved_ms))

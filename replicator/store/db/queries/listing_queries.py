@@ -1,0 +1,57 @@
+"""Queries on all messages of a mailbox, or many, that make no view: they take little memory, whatever its size."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+
+from protocol.values import UidSet
+from replicator.mail.listing import ListedMessage, Listing
+from replicator.store.db.queries.moment import at_one_moment
+from replicator.store.db.rows.message_rows import LISTED_COLUMNS, listed_from
+
+_SELECT = f"SELECT {LISTED_COLUMNS} FROM by_uid WHERE mailbox = ?"
+
+
+def listing(connection: sqlite3.Connection, mailbox_id: bytes) -> Listing:
+    """Return all messages of a mailbox. Raises DamagedRowError."""
+    return Listing.of(_listed(connection, f"{_SELECT} ORDER BY uid", mailbox_id))
+
+
+def listing_of(connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet) -> Listing:
+    """Return those of these messages that a mailbox has. Raises DamagedRowError."""
+    query = f"{_SELECT} AND uid BETWEEN ? AND ? ORDER BY uid"
+    with at_one_moment(connection):
+        return Listing.of(one for low, high in uids.ranges for one in _listed(connection, query, mailbox_id, low, high))
+
+
+def listing_above(connection: sqlite3.Connection, mailbox_id: bytes, uid: int, modseq: int) -> Listing:
+    """Return the messages above a UID, and those that have changed above a MODSEQ. Raises DamagedRowError.
+
+    That takes time for each message of the mailbox, though little for those that are left out.
+    """
+    query = f"{_SELECT} AND (uid > ? OR modseq > ?) ORDER BY uid"
+    return Listing.of(_listed(connection, query, mailbox_id, uid, modseq))
+
+
+def unaccounted(connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet) -> UidSet:
+    """Return those of these UIDs that name neither a message nor an expunged one that is remembered."""
+    with at_one_moment(connection):
+        if _count(connection, mailbox_id, uids) == len(uids):
+            return UidSet()
+        here = connection.execute("SELECT uid FROM by_uid WHERE mailbox = ? ORDER BY uid", (mailbox_id,))
+        lost = uids.without(UidSet.ascending(uid for (uid,) in here))
+        gone = connection.execute("SELECT uid FROM expunged WHERE mailbox = ?", (mailbox_id,))
+        return lost.without(UidSet.of(uid for (uid,) in gone))
+
+
+def _count(connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet) -> int:
+    query = "SELECT count(*) FROM by_uid WHERE mailbox = ? AND uid BETWEEN ? AND ?"
+    counts = (connection.execute(query, (mailbox_id, low, high)).fetchone() for low, high in uids.ranges)
+    return sum(count for (count,) in counts)
+
+
+def _listed(connection: sqlite3.Connection, query: str, *parameters: object) -> Iterator[ListedMessage]:
+    with closing(connection.execute(query, parameters)) as rows:
+        yield from map(listed_from, rows)

@@ -1,0 +1,70 @@
+"""Listings of mailboxes, beside their views."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from protocol.values import UidSet
+from replicator.mail.listing import ListedMessage
+from replicator.mail.view import Message
+from replicator.runtime.environment import Environment
+from replicator.store.db import queries
+from replicator.store.db.damage import DatabaseDamagedError
+from replicator.store.store import Store
+from tests.store.damaging import damage
+from tests.store.harness import INBOX, expunging, flagging, fresh_messages, open_store, save
+
+
+def listed(message: Message) -> ListedMessage:
+    return ListedMessage(*message[:5], message.saved_ms)
+
+
+async def test_listings_have_what_the_view_has(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+        for number in range(6):
+            await save(store, number, flags=["\\Seen"] if number % 2 else [])
+        before = (await store.view(INBOX)).highestmodseq
+        await store.write(flagging(2, added=["work"]))
+        await store.write(expunging(4))
+        messages = [listed(message) for message in await fresh_messages(store)]
+        assert [message.uid for message in messages] == [1, 2, 3, 5, 6]
+
+        mailbox = INBOX.mailbox_id
+        assert [*await store.read(lambda reader: queries.listing(reader, mailbox))] == messages
+        some = UidSet.of([2, 3, 4, 77])
+        assert [*await store.read(lambda reader: queries.listing_of(reader, mailbox, some))] == messages[1:3]
+        above = await store.read(lambda reader: queries.listing_above(reader, mailbox, 5, before))
+        assert [message.uid for message in above] == [2, 6]
+        part = await store.read(lambda reader: queries.view(reader, INBOX, some))
+        whole = await store.view(INBOX)
+        assert [*part.messages] == [2, 3]
+        assert (part.head, part.uidnext, part.highestmodseq) == (whole.head, whole.uidnext, whole.highestmodseq)
+        assert all(whole.messages[uid] == message for uid, message in part.messages.items())
+
+
+async def test_uids_of_messages_and_expunged_ones_are_accounted_for(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as store:
+        for number in range(4):
+            await save(store, number)
+        await store.write(expunging(2, 4))
+
+        async def unaccounted(*uids: int) -> list[int]:
+            wanted = UidSet.of(uids)
+            return [*await store.read(lambda reader: queries.unaccounted(reader, INBOX.mailbox_id, wanted))]
+
+        assert await unaccounted(1, 3) == []
+        assert await unaccounted(1, 2, 3, 4) == []
+        assert await unaccounted(1, 4, 5, 77) == [5, 77]
+        assert await unaccounted() == []
+
+
+@pytest.mark.parametrize("column", ["guid", "flags", "modseq", "received_ms"])
+async def test_damaged_rows_are_told(tmp_path: Path, column: str) -> None:
+    async with open_store(tmp_path) as store:
+        await save(store, 1)
+    damage(tmp_path / "node.db", f"UPDATE by_uid SET {column} = x'c1'")
+    async with Store.open(tmp_path / "node.db", "dc1.a", Environment()) as store:
+        with pytest.raises(DatabaseDamagedError):
+            await store.read(lambda reader: queries.listing(reader, INBOX.mailbox_id))
