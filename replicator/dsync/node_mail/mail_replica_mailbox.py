@@ -328,10 +328,10 @@ class MailReplicaMailbox:
 
 
 def _ascending(uids: Mapping[int, int]) -> Iterator[dict[int, int]]:
-    """Yield parts of it in which the keys ascend, too: the store gives new UIDs in their order."""
+    """Yield parts of it, of `AT_ONCE` at most, in which the keys ascend, too: new UIDs are given in their order."""
     some = dict[int, int]()
     for old, new in uids.items():
-        if some and old < next(reversed(some)):
+        if some and (old < next(reversed(some)) or len(some) == AT_ONCE):
             yield some
             some = {}
         some[old] = new
