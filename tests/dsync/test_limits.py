@@ -124,7 +124,7 @@ async def test_lists_have_room_for_so_much(
         work = numbers(WORK)
         await master.folders([node("Work", work)])
         with pytest.raises((DsyncError, PeerGoneError)):
-            await master.mailbox(work, [replace(CHANGES[0], uid=uid) for uid in range(1, 1000)])
+            await master.mailbox(work, [CHANGES[0]._replace(uid=uid) for uid in range(1, 1000)])
         assert "the peer sent more than 1000000 items of the kind MailChange" in caplog.text
         assert await mail.bodies(USER, "Work") == []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,8 @@ import pytest
 import trio
 
 from replicator.dsync.conversation import mailbox_sync
+from replicator.dsync.rules import telling
+from replicator.dsync.rules.comparison import Told
 from replicator.dsync.rules.mailbox import Known
 from replicator.dsync.rules.stored_mail import StoredMail
 from replicator.dsync.rules.tree import INBOX, Adopt, Delete
@@ -183,11 +185,17 @@ async def test_flags_that_are_cleared_during_a_sync_stay_so(two: Two) -> None:
 
 
 async def test_each_expunge_is_told_once(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
-    told, original = list[list[int]](), mailbox_sync.changes_to_tell
+    expunges, original = list[list[int]](), telling.changes_to_tell
 
-    def changes_to_tell(known: Known, mails: Sequence[StoredMail], state: MailboxState | None) -> Iterator[MailChange]:
-        changes = [*original(known, mails, state)]
-        told.append([change.uid for change in changes if change.type is ChangeType.EXPUNGE])
+    def changes_to_tell(
+        known: Known,
+        mails: Iterable[StoredMail],
+        told: Told,
+        state: MailboxState | None,
+        moved: Mapping[int, frozenset[str]],
+    ) -> Iterator[MailChange]:
+        changes = [*original(known, mails, told, state, moved)]
+        expunges.append([change.uid for change in changes if change.type is ChangeType.EXPUNGE])
         return iter(changes)
 
     monkeypatch.setattr(mailbox_sync, "changes_to_tell", changes_to_tell)
@@ -197,15 +205,15 @@ async def test_each_expunge_is_told_once(two: Two, monkeypatch: pytest.MonkeyPat
         await two.here.expunge(uid)
     await two.saves("6")
     await two.become_equal("s")
-    assert [uids for uids in told if 2 in uids] == [[2, 4]], told
+    assert [uids for uids in expunges if 2 in uids] == [[2, 4]], expunges
     state = two.master.state
     await two.here.expunge(3)
     await two.saves("7")
     await two.become_equal("s")
     two.master.state = state
-    told.clear()
+    expunges.clear()
     await two.become_equal("s", 2)  # the node does not remember that sync, so the next one compares all mails
-    assert told[0] == [2, 3, 4], "to a Dovecot that has forgotten the last sync"
+    assert expunges[0] == [2, 3, 4], "to a Dovecot that has forgotten the last sync"
 
 
 @pytest.mark.parametrize("kind", ["s", "c", "f"])

@@ -53,7 +53,7 @@ def last_common_uid(changes: list[MailChange], own: dict[int, str], expunged: di
     mails = [MemoryMail(uid, bytes.fromhex(guid(name)), 1, NO_FLAGS, 0, 0) for uid, name in sorted(own.items())]
     comparison = Comparison(mails, {uid: bytes.fromhex(guid(name)) for uid, name in expunged.items()})
     for change in changes:
-        comparison.take(replace(change, guid=guid(change.guid)))
+        comparison.take(change._replace(guid=guid(change.guid)))
     return comparison.finish().common_uid
 
 
@@ -182,8 +182,7 @@ def test_guids_are_told_as_the_peer_writes_them() -> None:
     flags = [NO_FLAGS, frozenset({"a"}), NO_FLAGS]
     told = compared(mails, [MailChange(ChangeType.SAVE, uid, names[uid - 1], 1, flags[uid - 1]) for uid in (1, 2, 3)])
     assert [change.uid for change in told.changes] == [2]
-    own = [MailChange(ChangeType.SAVE, mail.uid, mail.guid.hex()) for mail in mails]
-    assert [told.name_of(change) for change in own] == names
+    assert [told.name_of(mail) for mail in mails] == names
 
 
 def test_a_mail_that_the_master_has_elsewhere_is_not_expunged() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tracemalloc
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -61,7 +60,7 @@ ITEMS: st.SearchStrategy[Item] = st.one_of(
     ),
     st.builds(Mailbox, IDS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, lost=st.booleans()),
     st.builds(MailChange, st.just(ChangeType.SAVE), NUMBERS, GUIDS, NUMBERS, KEYWORDS, KEYWORDS, KEYWORDS).map(
-        lambda one: replace(one, removed=one.removed - one.flags - one.added)
+        lambda one: one._replace(removed=one.removed - one.flags - one.added)
     ),
     st.builds(MailRequest, GUIDS, NUMBERS),
     st.builds(Mail, GUIDS, NUMBERS, NUMBERS, NUMBERS, st.just(False)),  # noqa: FBT003

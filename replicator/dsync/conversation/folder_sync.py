@@ -66,9 +66,8 @@ class FolderSync:
                     await self._carry_out(step)
             await self._take_uidvalidities(await self._tree(theirs), theirs, name)
         told = await self._tree(theirs)
-        for node_name in await run_in_thread(lambda: sorted(told.nodes)):
-            await self._peer.send(told.nodes[node_name])
-        await self._peer.end_list()
+        ordered = await run_in_thread(lambda: sorted(told.nodes))
+        await self._peer.send_list(told.nodes[one] for one in ordered)
         await self._peer.send(told.deletions)
         return told, theirs
 

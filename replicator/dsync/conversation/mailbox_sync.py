@@ -7,7 +7,7 @@ destination sends requests and its new state only, and the source all but reques
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence, Sized
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -27,8 +27,9 @@ from replicator.dsync.rules.ascending import first_above
 from replicator.dsync.rules.attributes import attributes_to_take, attributes_to_tell
 from replicator.dsync.rules.backup import plan_backup
 from replicator.dsync.rules.comparison import Comparison, Told, concerned, disputed, told_since
-from replicator.dsync.rules.mailbox import NO_CHANGES, Known, Plan, flags_of_moved, plan_merge
+from replicator.dsync.rules.mailbox import Known, Plan, flags_of_moved, plan_merge
 from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
+from replicator.dsync.rules.telling import changes_to_tell
 from replicator.dsync.wire.items import (
     Attribute,
     ChangeType,
@@ -190,26 +191,13 @@ class MailboxSync:
     # ---- telling
 
     async def _tell_attributes(self, own: Sequence[Attribute]) -> None:
-        for attribute in attributes_to_tell(own, self._state):
-            await self._peer.send(attribute)
-        await self._peer.end_list()
+        await self._peer.send_list(attributes_to_tell(own, self._state))
 
     async def _tell_changes(self, known: Known, mails: Sequence[StoredMail]) -> None:
-        r"""Tell this side's changes, and which mails are `\Recent` there: else Dovecot takes them for changed.
-
-        GUIDs are told as the peer writes them: else it would take the mails for others. `mails`: all, or
-        with a state those that `known` has.
-        """
-        about = self._told.changes
-        flags = await _computed(partial(flags_of_moved, known, self._told, self._state), known.mails, about)
-        for change in changes_to_tell(known, mails, self._state):
-            is_recent, name = change.uid in self._told.recent, self._told.name_of(change)
-            if is_recent or name != change.guid or change.uid in flags:
-                told = flags.get(change.uid, change.flags)
-                await self._peer.send(replace(change, guid=name, flags=told, recent=is_recent))
-            else:
-                await self._peer.send(change)
-        await self._peer.end_list()
+        """Tell this side's changes. `mails`: all, or with a state those that `known` has."""
+        told, state = self._told, self._state
+        moved = await _computed(partial(flags_of_moved, known, told, state), known.mails, told.changes)
+        await self._peer.send_list(changes_to_tell(known, mails, told, state, moved))
 
     async def _send_mails(self, mails: Sequence[StoredMail]) -> bool:
         """Send the mails that the peer asks for, and return True if there are any."""
@@ -240,25 +228,28 @@ class MailboxSync:
 
     async def _received(self, mails: Sequence[StoredMail], expunged: Mapping[int, bytes]) -> Told:
         """Return what the peer's changes tell. `mails`: as `_mails` returns them."""
-        async with aclosing(self._changes()) as changes:
+        async with aclosing(self._changes()) as parts:
             if self._state is not None:
-                since = [change async for change in changes]
+                since = [change async for part in parts for change in part]
                 return await _computed(partial(told_since, self._state.last_common_uid, since), since)
             comparison = Comparison(mails, expunged)
-            async for change in changes:
-                comparison.take(change)
+            async for part in parts:
+                for change in part:
+                    comparison.take(change)
         return await _computed(comparison.finish, mails)
 
-    async def _changes(self) -> AsyncGenerator[MailChange, None]:
+    async def _changes(self) -> AsyncGenerator[Sequence[MailChange], None]:
+        """Yield the peer's changes as they come in, some at a time."""
         latest = 0
-        async with aclosing(self._peer.each(MailChange, CHANGES_MAX)) as received:
-            async for change in received:
-                if change.uid <= latest:
-                    raise DsyncError("the peer sent changes whose UIDs do not ascend")
-                if change.type is not ChangeType.EXPUNGE and not change.guid:
-                    raise DsyncError("the peer sent a mail without a GUID")
-                latest = change.uid
-                yield change
+        async with aclosing(self._peer.parts(MailChange, CHANGES_MAX)) as parts:
+            async for part in parts:
+                for change in part:
+                    if change.uid <= latest:
+                        raise DsyncError("the peer sent changes whose UIDs do not ascend")
+                    if change.type is not ChangeType.EXPUNGE and not change.guid:
+                        raise DsyncError("the peer sent a mail without a GUID")
+                    latest = change.uid
+                yield part
 
     async def _raise_modseq(self) -> None:
         """Raise HIGHESTMODSEQ to the peer's: what changes here from now on lies above what both sides will agree on."""
@@ -344,28 +335,6 @@ class MailboxSync:
 async def _computed(work: Callable[[], T], *about: Sized) -> T:
     """Compute something about so many things: in a thread, where that would hold up other tasks."""
     return work() if sum(map(len, about)) <= AT_ONCE else await trio.to_thread.run_sync(work)
-
-
-def changes_to_tell(known: Known, mails: Iterable[StoredMail], state: MailboxState | None) -> Iterator[MailChange]:
-    """Yield this side's changes, ascending by UID: of these mails. With a state, only those since then."""
-    expunges = (
-        MailChange(ChangeType.EXPUNGE, uid, guid.hex())
-        for uid, guid in sorted(known.expunged.items())
-        if state is None or uid <= state.last_common_uid
-    )
-    return merge(expunges, _mails_to_tell(known, mails, state), key=attrgetter("uid"))
-
-
-def _mails_to_tell(known: Known, mails: Iterable[StoredMail], state: MailboxState | None) -> Iterator[MailChange]:
-    for mail in mails:
-        if state is None or mail.uid > state.last_common_uid:
-            kind = ChangeType.SAVE
-        elif mail.modseq > state.last_common_modseq:
-            kind = ChangeType.FLAGS
-        else:
-            continue
-        changed = known.flag_changes.get(mail.uid, NO_CHANGES)
-        yield MailChange(kind, mail.uid, mail.guid.hex(), mail.modseq, mail.flags, changed.added, changed.removed)
 
 
 def states_by_id(states: Sequence[MailboxState]) -> Mapping[bytes, MailboxState]:

@@ -55,9 +55,7 @@ class MasterSession:
         self._name = f"{(await self._peer.one(Handshake)).hostname} {self._address}"
         states = [] if full else await self._replica.states(self._name)
         if not full:
-            for state in states:
-                await self._peer.send(state)
-            await self._peer.end_list()
+            await self._peer.send_list(states)
         by_id = states_by_id(states)
         own, theirs = await self._folders.run(self._name)
         unchanged = by_id.keys() & await self._replica.unchanged(self._name)

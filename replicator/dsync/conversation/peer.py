@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from typing import TypeVar
 
 import trio
@@ -13,8 +13,8 @@ from replicator.dsync.wire.reader import Event, Mark, Reader
 from replicator.dsync.wire.streams import StreamEncoder
 from replicator.dsync.wire.writer import END_OF_LIST, END_OF_TEXT, hello, line_of
 
-RECEIVE_BYTES = 8 << 10
-"""Bytes read at once: some sixty records, after which others have their turn."""
+RECEIVE_BYTES = 16 << 10
+"""Bytes read at once: some 250 records, which take a millisecond, after which others have their turn."""
 
 SEND_BYTES = 16 << 10
 LIST_BYTES_MAX = 768 << 20
@@ -85,18 +85,23 @@ class Peer:
 
     async def all(self, kind: type[T], most: int) -> list[T]:
         """Return the items of a list of this kind, which may have so many."""
-        return [item async for item in self.each(kind, most)]
+        return [item async for part in self.parts(kind, most) for item in part]
 
-    async def each(self, kind: type[T], most: int) -> AsyncGenerator[T, None]:
-        """Yield the items of a list of this kind, which are to be held in memory, and may be so many."""
+    async def parts(self, kind: type[T], most: int) -> AsyncGenerator[Sequence[T], None]:
+        """Yield the items of a list of this kind as they come in, some at a time, so that many are read quickly.
+
+        They are to be held in memory, and may be so many.
+        """
         number = size_bytes = 0
         while (item := await self.one_or_end(kind)) is not None:
-            number += 1
+            size_bytes += self._reader.weight
+            part = [item, *self._reader.more(kind)]
+            number += len(part)
             size_bytes += self._reader.weight
             if number > most or size_bytes > LIST_BYTES_MAX:
                 limits = f"{most} items of the kind {kind.__name__}, or than {LIST_BYTES_MAX >> 20} MiB of them"
                 raise DsyncError(f"the peer sent more than {limits}")
-            yield item
+            yield part
 
     async def text(self) -> AsyncGenerator[bytes, None]:
         """Yield the pieces of the text that follows an item."""
@@ -109,6 +114,14 @@ class Peer:
         """Send an item, soon."""
         is_long = isinstance(item, Deletions)
         await self._send(await trio.to_thread.run_sync(line_of, item) if is_long else line_of(item))
+
+    async def send_list(self, items: Iterable[Item]) -> None:
+        """Send a list of items."""
+        for item in items:
+            self._output += line_of(item)
+            if len(self._output) >= SEND_BYTES:
+                await self.flush()
+        await self.end_list()
 
     async def end_list(self) -> None:
         """End a list of items."""

@@ -39,8 +39,8 @@ class RequestedMails:
         """Read the requests, which may be so many."""
         copied = {self._told.name(source) for source in self._told.sources.values()}
         uids = array("I")
-        async with aclosing(self._peer.each(MailRequest, most)) as requests:
-            async for request in requests:
+        async with aclosing(self._peer.parts(MailRequest, most)) as parts:
+            async for request in (one async for part in parts for one in part):
                 mail = find(self._mails, request.uid) if request.guid not in copied else None
                 if mail is not None and request.guid == self._told.name(mail.guid.hex()):
                     uids.append(mail.uid)

@@ -21,14 +21,14 @@ class CommonUid:
         self.uid = 0
         self.is_found = False  # whatever changes come
 
-    def note(self, change: MailChange, own: StoredMail | None) -> None:
-        """Note the next change, beside this side's mail with that UID."""
+    def note(self, change: MailChange, guid: bytes, own: StoredMail | None) -> None:
+        """Note the next change, with its GUID as this side has it, beside this side's mail with that UID."""
         if self.is_found:
             return
-        guid = own.guid if own is not None else self._expunged.get(change.uid)
-        if guid is not None and change.guid == guid.hex():
+        here = own.guid if own is not None else self._expunged.get(change.uid)
+        if guid and guid == here:
             self.uid = change.uid
         elif own is not None:
-            self.is_found = bool(change.guid)
+            self.is_found = bool(guid)
         else:
-            self.is_found = change.type is ChangeType.SAVE and (guid is not None or change.uid > self._highest)
+            self.is_found = change.type is ChangeType.SAVE and (here is not None or change.uid > self._highest)

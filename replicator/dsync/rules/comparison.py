@@ -7,7 +7,7 @@ mail nothing is kept, so a comparison takes memory for what differs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from protocol.values import UidSet
 from replicator.dsync.rules.ascending import AscendingTexts, AscendingUids, find, first_above
@@ -40,16 +40,24 @@ class Told:
         """Return a GUID as the peer writes it, and is told it, but for mails that are equal."""
         return self.names.get(guid, guid)
 
-    def name_of(self, change: MailChange) -> str:
-        """Return the GUID of a change of this side as the peer writes it, if it has told."""
-        if change.type is ChangeType.EXPUNGE:
-            return self.sources.get(change.guid, change.guid)
-        return self.names.get(change.guid) or self.equal_names.find(change.uid) or change.guid
+    def name_of(self, mail: StoredMail) -> str:
+        """Return the GUID of a mail of this side as the peer writes it, if it has told."""
+        guid = mail.guid.hex()
+        return self.names.get(guid) or self.equal_names.find(mail.uid) or guid
 
-    def note_name(self, change: MailChange, name: str) -> None:
-        """Note how the peer writes the GUID of a change."""
-        if name != change.guid:
-            self.names[change.guid] = name
+    def name_of_expunged(self, guid: str) -> str:
+        """Return the GUID of an expunged mail of this side as the peer writes it."""
+        return self.sources.get(guid, guid)
+
+    def add(self, change: MailChange, guid: bytes) -> None:
+        """Add the next change, whose mail has this GUID here."""
+        self.note_name(guid, change.guid)
+        self.changes.append(change if guid.hex() == change.guid else change._replace(guid=guid.hex()))
+
+    def note_name(self, guid: bytes, name: str) -> None:
+        """Note how the peer writes a GUID."""
+        if name != guid.hex():
+            self.names[guid.hex()] = name
 
     def named(self) -> tuple[UidSet, set[bytes]]:
         """Return the UIDs of all changes, and the GUIDs of mails that are there: own mails with these are concerned."""
@@ -81,16 +89,14 @@ def told_since(common_uid: int, changes: Iterable[MailChange]) -> Told:
     """Return what the peer has told of changes since a state, up to whose last common UID both sides were equal."""
     told = Told(common_uid=common_uid)
     for change in changes:
-        told.changes.append(with_hex_guid(change))
-        told.note_name(told.changes[-1], change.guid)
+        told.add(change, _guid_of(change))
     told.recent = UidSet.ascending(change.uid for change in told.changes if change.recent)
     return told
 
 
-def with_hex_guid(change: MailChange) -> MailChange:
-    """Return a change with its GUID as this side writes it."""
-    guid = guid_of(change.guid).hex() if change.guid else ""
-    return change if guid == change.guid else replace(change, guid=guid)
+def _guid_of(change: MailChange) -> bytes:
+    """Return the GUID of a change; nothing if it has none."""
+    return guid_of(change.guid) if change.guid else b""
 
 
 class Comparison:
@@ -108,24 +114,17 @@ class Comparison:
 
     def take(self, change: MailChange) -> None:
         """Take the next change, with its GUID as the peer writes it."""
-        name, mail = change.guid, self._own(change.uid)
-        if mail is None or name != mail.guid.hex():
-            change = with_hex_guid(change)
-        guid = mail.guid if mail is not None else self._expunged.get(change.uid)
-        if guid is not None and is_copy(guid):
-            self.told.note_name(change, name)
-            change = named_here(change, guid.hex(), self.told.sources)
-        self._common.note(change, mail)
+        mail = self._own(change.uid)
+        guid = self._guid_here(change, mail)
+        self._common.note(change, guid, mail)
         if change.recent:
             self._recent.add(change.uid)
-        is_save = change.type is ChangeType.SAVE
         if mail is not None and change.type is ChangeType.EXPUNGE:
             self._lacking.append(range(self._at - 1, self._at))
-        if not (is_save and mail is not None and not self._common.is_found and _is_equal(change, mail)):
-            self.told.note_name(change, name)
-            self.told.changes.append(change)
-        elif name != change.guid:
-            self.told.equal_names.add(change.uid, name)
+        if mail is None or self._common.is_found or not _is_equal(change, guid, mail):
+            self.told.add(change, guid)
+        elif guid.hex() != change.guid:
+            self.told.equal_names.add(change.uid, change.guid)
 
     def finish(self) -> Told:
         """Return what the peer has told, after the last change."""
@@ -134,6 +133,19 @@ class Comparison:
         self.told.lacking = UidSet.ascending(self._mails[at].uid for places in self._lacking for at in places)
         self.told.recent = self._recent.uids()
         return self.told
+
+    def _guid_here(self, change: MailChange, mail: StoredMail | None) -> bytes:
+        """Return the GUID that a change's mail has here; nothing if it has none. `mail`: the own one with its UID."""
+        here = mail.guid if mail is not None else self._expunged.get(change.uid)
+        if here is None:
+            return _guid_of(change)
+        if change.guid == here.hex():  # nearly always, and a look is quick
+            return here
+        guid = _guid_of(change)
+        if not is_copy(here):
+            return guid
+        self.told.note_name(guid, change.guid)
+        return named_here(guid, here, self.told.sources)
 
     def _own(self, uid: int) -> StoredMail | None:
         """Return the own mail with this UID, and note those below it that the peer has not told of."""
@@ -146,8 +158,8 @@ class Comparison:
         return mail
 
 
-def _is_equal(change: MailChange, mail: StoredMail) -> bool:
-    return change.flags == mail.flags and change.guid == mail.guid.hex()
+def _is_equal(change: MailChange, guid: bytes, mail: StoredMail) -> bool:
+    return guid == mail.guid and change.flags == mail.flags and change.type is ChangeType.SAVE
 
 
 def concerned(mails: Sequence[StoredMail], told: Told) -> Sequence[StoredMail]:

@@ -7,7 +7,6 @@ is told of changes since the last sync does not name the sources, so a folder wi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from hashlib import sha256
 
 from replicator.dsync.rules.stored_mail import StoredMail
@@ -38,12 +37,15 @@ def have_copies(mails: Iterable[StoredMail]) -> bool:
     return any(is_copy(mail.guid) for mail in mails)
 
 
-def named_here(change: MailChange, here: str, sources: dict[str, str]) -> MailChange:
-    """Return a change with the GUID of this side's mail with its UID, if that is a copy's, and note its source."""
-    if change.guid in {here, ""} or here not in _copies_of(change.guid):
-        return change
-    sources[here] = change.guid
-    return replace(change, guid=here)
+def named_here(guid: bytes, here: bytes, sources: dict[str, str]) -> bytes:
+    """Return `here`, the GUID of this side's mail, if that is a copy of the mail with this GUID, and note its source.
+
+    Return the GUID otherwise.
+    """
+    if guid in {here, b""} or here.hex() not in _copies_of(guid.hex()):
+        return guid
+    sources[here.hex()] = guid.hex()
+    return here
 
 
 def with_free_guids(
@@ -64,7 +66,7 @@ def with_free_guids(
             if free is None:
                 continue
             sources[free] = change.guid
-            changes[at] = replace(change, guid=free)
+            changes[at] = change._replace(guid=free)
         taken.add(changes[at].guid)
 
 

@@ -1,16 +1,17 @@
 """Reader of what a peer sends, without I/O: bytes in; items, ends of lists and pieces of texts out.
 
-Feed it with `receive`, then call `next` until it returns None. The peer's hello comes first, and says how its records
-are read.
+Feed it with `receive`, then call `next` until it returns None; `more` returns many items at once. The peer's hello
+comes first, and says how its records are read.
 """
 
 from __future__ import annotations
 
 from enum import Enum, auto
+from typing import TypeVar
 
 from replicator.dsync.errors import DsyncError, PeerGoneError
 from replicator.dsync.wire.fields import Fields
-from replicator.dsync.wire.items import TYPES, Attribute, Item, Mail
+from replicator.dsync.wire.items import LETTERS, TYPES, Attribute, Item, Mail
 from replicator.dsync.wire.keys import CLOSING, KINDS, MAJOR
 from replicator.dsync.wire.mail_changes import LETTER, QuickReader
 from replicator.dsync.wire.streams import StreamDecoder
@@ -26,7 +27,7 @@ RECORD_BYTES = 600
 PART_BYTES = 150
 """The most memory of a record, and of each part of its lists, beyond what the line has. Most records take half."""
 
-SEPARATORS = "\1t"
+SEPARATORS = b"\1t"
 """What stands between the parts of a list within a value."""
 
 HELLO_LINES_MAX = 100
@@ -43,6 +44,8 @@ class Mark(Enum):
 Event = Item | Mark | bytes
 """An item, a mark, or a piece of a text."""
 
+T = TypeVar("T", bound=Item)
+
 
 class Reader:
     """The receiving side of one conversation."""
@@ -54,7 +57,7 @@ class Reader:
         self._changes: QuickReader | None = None  # after the hello
         self._hello: list[str] = []
         self._text: StreamDecoder | None = None
-        self.weight = 0  # bytes of memory that the last item takes at most
+        self.weight = 0  # bytes of memory that the last items take at most
 
     @property
     def is_behind_long_line(self) -> bool:
@@ -70,10 +73,30 @@ class Reader:
         if self._text is not None:
             return self._next_piece(self._text)
         while (line := self._next_line()) is not None:
-            event = self._event_of(line)
+            self.weight = _weight(1, line)
+            event = self._event_of(line.decode(errors="surrogateescape"))
             if event is not None:
                 return event
         return None
+
+    def more(self, kind: type[T]) -> list[T]:
+        """Return the items of this kind that come next, as far as they are here. Raises DsyncError.
+
+        `kind`: one whose items have no texts. This is quicker than `next`, which returns what follows them.
+        """
+        found, size_bytes = list[T](), 0
+        letter = LETTERS[kind].encode()
+        for line in self._buffer[: self._buffer.rfind(b"\n") + 1].split(b"\n"):
+            if not line.startswith(letter) or len(line) > LINE_BYTES_MAX:
+                break
+            item = self._event_of(line.decode(errors="surrogateescape"))
+            if isinstance(item, kind):
+                found.append(item)
+            size_bytes += len(line) + 1
+        self.weight = _weight(len(found), self._buffer[:size_bytes])
+        del self._buffer[:size_bytes]
+        self._searched = 0
+        return found
 
     def _next_piece(self, text: StreamDecoder) -> Event | None:
         if text.rest is None:
@@ -88,7 +111,7 @@ class Reader:
         self._searched = 0
         return Mark.END_OF_TEXT
 
-    def _next_line(self) -> str | None:
+    def _next_line(self) -> bytearray | None:
         end = self._buffer.find(b"\n", self._searched)
         longest = LINE_BYTES_MAX if not self._buffer else LONG_LINES_MAX.get(self._buffer[0], LINE_BYTES_MAX)
         if end > longest or (end < 0 and len(self._buffer) > longest):
@@ -96,7 +119,7 @@ class Reader:
         if end < 0:
             self._searched = len(self._buffer)
             return None
-        line = self._buffer[:end].decode(errors="surrogateescape")
+        line = self._buffer[:end]
         del self._buffer[: end + 1]
         self._searched = 0
         return line
@@ -110,7 +133,6 @@ class Reader:
         if line == CLOSING:
             raise PeerGoneError("the peer has given up")
         letter = line[:1]
-        self.weight = RECORD_BYTES + len(line) + PART_BYTES * line.count(SEPARATORS)
         quick = self._changes.read(line[1:]) if letter == LETTER and self._changes is not None else None
         if quick is not None:
             return quick
@@ -140,6 +162,10 @@ class Reader:
         self._hello.append(line)
         if len(self._hello) > HELLO_LINES_MAX:
             raise DsyncError("the peer's hello does not end")
+
+
+def _weight(items: int, lines: bytearray) -> int:
+    return RECORD_BYTES * items + len(lines) + PART_BYTES * lines.count(SEPARATORS)
 
 
 def _announced(lines: list[str]) -> dict[str, list[str]]:

@@ -27,7 +27,7 @@ TYPES: Mapping[str, type[Item]] = {
     "M": Mail,
     "F": Finish,
 }
-LETTERS: Mapping[type[Item], str] = {kind: letter for letter, kind in TYPES.items()}
+LETTERS: Mapping[type[object], str] = {kind: letter for letter, kind in TYPES.items()}
 
 __all__ = [
     "CHANGED",

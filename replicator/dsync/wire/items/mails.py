@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from replicator.dsync.errors import DsyncError
 from replicator.dsync.wire.fields import UID_MAX, Fields, Values, decimal, present
@@ -27,9 +28,10 @@ class ChangeType(Enum):
     FLAGS = "f"
     EXPUNGE = "e"
 
+    __hash__ = object.__hash__  # that of Enum is slow
 
-@dataclass(frozen=True, slots=True)
-class MailChange:
+
+class MailChange(NamedTuple):
     r"""C: a mail, or that it is gone. `added` and `removed`: flags that a user of that side has changed.
 
     `recent`: the mail is `\Recent` there.
