@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.dsync.rules.comparison import Comparison, Told, concerned
-from replicator.dsync.rules.copies import COPIES_MAX
+from replicator.dsync.rules.copies import COPIES_MAX, guid_of_copy
 from replicator.dsync.rules.flags import FlagSide, merged_flags
 from replicator.dsync.rules.mailbox import Known, Plan, plan_merge
 from replicator.dsync.rules.new_mails import NewMail, NewUids, Placed
@@ -190,6 +190,14 @@ def test_a_mail_that_the_master_has_elsewhere_is_not_expunged() -> None:
     changes = [MailChange(ChangeType.SAVE, 2, "01" * 16), MailChange(ChangeType.SAVE, 3, "03" * 16)]
     plan = planned(known(stored(1, 1), stored(3, 3)), changes, uidnext=4)
     assert (plan.expunged, plan.placed) == ([], [Placed("01" * 16, 4, own=1)])
+
+
+def test_copies_are_told_by_the_names_of_their_sources() -> None:
+    name = "1795822339.M435804P29515.vm"
+    mail = MemoryMail(2, bytes.fromhex(guid_of_copy(guid_of(name).hex(), 1)), 1, NO_FLAGS, 0, 0)
+    told = compared([mail], [MailChange(ChangeType.SAVE, 2, name)])
+    told.separate_copies([mail], {})
+    assert (told.changes, told.name_of(mail)) == ([], name)
 
 
 def test_copies_have_guids_of_their_own() -> None:

@@ -69,12 +69,18 @@ ITEMS: st.SearchStrategy[Item] = st.one_of(
 )
 
 
-def events(*pieces: bytes) -> list[Event]:
+WITH_TEXTS = Mail | Attribute | Mark | bytes
+
+
+def events(*pieces: bytes, many: bool = False) -> list[Event]:
+    """Return what is read. `many`: with as many items at once as there are."""
     reader, found = Reader(), list[Event]()
     for piece in pieces:
         reader.receive(piece)
         while (event := reader.next()) is not None:
             found.append(event)
+            if many and not isinstance(event, WITH_TEXTS):
+                found += reader.more(type(event))
     return found
 
 
@@ -136,7 +142,8 @@ def test_a_single_dot_at_the_beginning_is_text() -> None:
 @given(st.lists(ITEMS, max_size=4), st.lists(st.integers(0, 40)))
 def test_items_come_back(items: list[Item], sizes: list[int]) -> None:
     wire = hello() + b"".join(map(line_of, items)) + END_OF_LIST
-    assert events(*cut(wire, sizes)) == [*items, Mark.END_OF_LIST]
+    for many in (False, True):
+        assert events(*cut(wire, sizes), many=many) == [*items, Mark.END_OF_LIST]
 
 
 @given(
@@ -165,6 +172,13 @@ def test_changes_are_read_and_written_quickly_as_other_items_are(changes: list[M
         reader.receive(b"".join(map(line_of, changes)))
         read.append([next_or_error(reader) for _ in changes])
     assert read[0] == read[1]
+
+
+def test_numbers_that_are_too_large_are_refused_quickly_as_in_the_general_way() -> None:
+    for values in ([2**32 - 1, 5], [1, 2**63]):
+        line = "Cs\t{}\tab\t\2\t{}\n".format(*values).encode()
+        with pytest.raises(DsyncError, match="in a record C"):
+            events(hello() + line)
 
 
 def next_or_error(reader: Reader) -> Event | str | None:
@@ -230,6 +244,21 @@ def test_broken_input_gets_one_error(wire: bytes, text: str) -> None:
     for pieces in ([wire], [wire[at : at + 7] for at in range(0, min(len(wire), 5000), 7)] + [wire[5005:]]):
         with pytest.raises(DsyncError, match=text.replace("'", ".")):
             events(*pieces)
+        with pytest.raises(DsyncError, match=text.replace("'", ".")):
+            events(*pieces, many=True)
+
+
+def test_a_broken_line_among_many_gets_its_error() -> None:
+    good = line_of(MailChange(ChangeType.SAVE, 1, "ab" * 16, 5))
+    bad = {
+        b"Cs\t1\t" + b"x" * LINE_BYTES_MAX: "a line of more than",
+        b"Cs\t-1\tab": "as uid",
+        b"Cx\t1": "unknown type",
+        good.rstrip() + b"\t" * 50: "more values",
+    }
+    for line, text in bad.items():
+        with pytest.raises(DsyncError, match=text):
+            events(hello() + 3 * good + line + b"\n" + good, many=True)
 
 
 def test_many_deletions_come_in_one_line() -> None:
@@ -239,8 +268,9 @@ def test_many_deletions_come_in_one_line() -> None:
     assert events(*(wire[at : at + 8192] for at in range(0, len(wire), 8192))) == [deletions]
 
 
+@pytest.mark.parametrize("at_once", [1, 10])
 @pytest.mark.parametrize("keywords", [0, 1, 1000])
-def test_the_weight_of_records_is_what_they_take(keywords: int) -> None:
+def test_the_weight_of_records_is_what_they_take(keywords: int, at_once: int) -> None:
     reader = Reader()
     reader.receive(hello())
     assert reader.next() is None
@@ -251,12 +281,14 @@ def test_the_weight_of_records_is_what_they_take(keywords: int) -> None:
     tracemalloc.start()
     try:
         found, weight = list[Event](), 0
-        for line in lines:
-            reader.receive(line)
+        for at in range(0, len(lines), at_once):
+            reader.receive(b"".join(lines[at : at + at_once]))
             event = reader.next()
             assert event is not None
-            found.append(event)
             weight += reader.weight
+            found += [event, *reader.more(MailChange)]
+            weight += reader.weight
+        assert len(found) == len(lines)
         assert tracemalloc.get_traced_memory()[0] < weight
     finally:
         tracemalloc.stop()

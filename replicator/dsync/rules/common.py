@@ -26,7 +26,7 @@ class CommonUid:
         if self.is_found:
             return
         here = own.guid if own is not None else self._expunged.get(change.uid)
-        if guid and guid == here:
+        if guid == here:
             self.uid = change.uid
         elif own is not None:
             self.is_found = bool(guid)

@@ -164,12 +164,12 @@ def _is_equal(change: MailChange, guid: bytes, mail: StoredMail) -> bool:
 
 def concerned(mails: Sequence[StoredMail], told: Told) -> Sequence[StoredMail]:
     """Return those of all mails of this side that the peer's changes may concern, ascending by UID."""
-    guids = shared_guids(mails, told.changes)
+    guids = {bytes.fromhex(guid) for guid in shared_guids(mails, told.changes)}
     uids = UidSet.ascending(change.uid for change in told.changes).union(told.lacking)
     return [
         mail
         for mail in mails
-        if mail.uid > told.common_uid or mail.guid.hex() in guids or mail.uid in uids or is_copy(mail.guid)
+        if mail.uid > told.common_uid or mail.guid in guids or mail.uid in uids or is_copy(mail.guid)
     ]
 
 
@@ -190,4 +190,4 @@ def shared_guids(mails: Sequence[StoredMail], changes: Sequence[MailChange]) -> 
 
     few, many = (own, theirs) if len(mails) < len(changes) else (theirs, own)
     known = {*few()}
-    return {guid for guid in many() if guid in known} if known else known
+    return known.intersection(many()) if known else known
