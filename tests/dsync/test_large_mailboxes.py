@@ -15,8 +15,10 @@ import trio
 
 from protocol.values import UidSet
 from replicator.dsync.conversation import mailbox_sync
+from replicator.dsync.node_mail.read_mails import AT_ONCE
 from replicator.dsync.rules.comparison import Told
 from replicator.dsync.rules.mailbox import Known, Plan, plan_merge
+from replicator.dsync.rules.stored_mail import FlagChanges
 from replicator.dsync.wire.items import (
     Attribute,
     ChangeType,
@@ -36,7 +38,7 @@ from tests.dsync.sides import USER, DovecotSide, Master, NodeSide, door, node_re
 from tests.one_node import HookedMail, one_node
 
 MANY = 800
-AT_ONCE = 50
+TOGETHER = 50
 WORK = b"\x0a" * 16
 FEW, MORE = 1_000, 4_000
 
@@ -47,8 +49,9 @@ def now_ms() -> int:
 
 async def fill(mail: HookedMail, mails: int) -> None:
     folder = await mail.folder(USER, "INBOX")
-    for first in range(0, mails, AT_ONCE):
-        await mail.save_all(folder, [NewMessage(b"Subject: %d\r\n\r\n" % (first + at)) for at in range(AT_ONCE)])
+    texts = [b"Subject: %d\r\n\r\n" % number for number in range(mails)]
+    for first in range(0, mails, TOGETHER):
+        await mail.save_all(folder, [NewMessage(text) for text in texts[first : first + TOGETHER]])
 
 
 @dataclass
@@ -111,6 +114,34 @@ async def test_a_sync_by_a_state_looks_at_what_has_changed(tmp_path: Path, looks
             assert 0 < max(looks.planned) < 20
             assert looks.of_flags < 40
             assert looks.listed < 200
+
+
+async def test_a_sync_changes_more_mails_than_are_read_together(tmp_path: Path) -> None:
+    mails, gone = 2 * AT_ONCE + 200, 2 * AT_ONCE + 100
+    async with one_node(tmp_path) as mail, node_replicas(mail, now_ms)(USER) as replica:
+        await fill(mail, mails)
+        folder = await mail.folder(USER, "INBOX")
+        async with replica.mailbox(folder.mailbox_id, "peer") as box:
+            assert box is not None
+            guids = [one.guid.hex() for one in await box.mails()]
+            flagged = FlagChanges(added=frozenset({"\\Flagged"}))
+            await box.change_flags(dict.fromkeys(range(1, mails + 1), flagged))
+            await box.expunge(range(1, gone + 1))
+            await box.move({uid: uid + mails for uid in range(gone + 1, mails + 1)})
+        shown = [(at + 1 + mails, guids[at], flagged.added) for at in range(gone, mails)]
+        assert await NodeSide(mail).shown() == shown
+
+
+async def test_a_mail_that_is_expunged_before_it_is_sent_has_no_text(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as mail, node_replicas(mail, now_ms)(USER) as replica:
+        await fill(mail, 2)
+        folder = await mail.folder(USER, "INBOX")
+        async with replica.mailbox(folder.mailbox_id, "peer") as box:
+            assert box is not None
+            one, other = await box.mails()
+            assert await box.text(one) is not None
+            await NodeSide(mail).expunge(other.uid)
+            assert await box.text(other) is None
 
 
 async def compare(master: ScriptedMaster, numbers: Mailbox, changes: Iterator[MailChange]) -> tuple[int, int]:

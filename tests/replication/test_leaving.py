@@ -1,14 +1,16 @@
 """A node that is about to stop: what it waits for before it ends."""
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
+import pytest
 import trio
 from trio.testing import MockClock
 
 from protocol.values import UidSet
 from replicator.replication import timing
-from tests.replication.cluster import cluster, until
+from tests.replication.cluster import Cluster, cluster, until
 
 FLAGGED = frozenset({"\\Flagged"})
 
@@ -34,7 +36,18 @@ async def test_node_answers_for_changes_that_wait_for_distant_disks(tmp_path: Pa
         assert view.messages[1].flags >= FLAGGED
 
 
-async def test_node_does_not_wait_for_a_peer_whose_link_ends(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def peer_ends(nodes: Cluster) -> None:
+    await nodes.stop("dc1")
+
+
+async def node_drops_links(nodes: Cluster) -> None:
+    nodes["dc2"].coordinator.connections.drop_links()
+
+
+@pytest.mark.parametrize("end_link", [peer_ends, node_drops_links])
+async def test_node_does_not_wait_for_a_peer_whose_link_ends(
+    tmp_path: Path, autojump_clock: MockClock, end_link: Callable[[Cluster], Awaitable[None]]
+) -> None:
     async with cluster(tmp_path, autojump_clock) as nodes:
         nodes.isolate("dc3")
         await nodes.linked(["dc1", "dc2"], ["dc3"])
@@ -49,6 +62,6 @@ async def test_node_does_not_wait_for_a_peer_whose_link_ends(tmp_path: Path, aut
             async with trio.open_nursery() as leaving:
                 leaving.start_soon(nodes["dc2"].coordinator.leave)
                 await trio.sleep(timing.LEAVE_S / 4)
-                await nodes.stop("dc1")
+                await end_link(nodes)
             assert trio.current_time() < began + timing.LEAVE_S / 2
             nursery.cancel_scope.cancel()

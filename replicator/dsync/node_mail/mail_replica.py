@@ -21,6 +21,7 @@ from replicator.dsync.node_mail.last_syncs import LastSync, LastSyncFiles, LastS
 from replicator.dsync.node_mail.mail_replica_mailbox import MailReplicaMailbox, with_uidvalidity
 from replicator.dsync.node_mail.mail_tree import name_of as folder_name
 from replicator.dsync.node_mail.mail_tree import tree_of
+from replicator.dsync.node_mail.read_mails import in_parts
 from replicator.dsync.rules.tree import Adopt, Create, Delete, Rename, Step, Subscribe, Tree
 from replicator.dsync.wire.items import MailboxState
 from replicator.errors import FolderNotFoundError, MailError
@@ -157,7 +158,8 @@ class MailReplica:
             await self._mail.delete_folder(self._user, folder.name)
             return
         await self._mail.know_as(folder, sha256(guid).digest()[: len(guid)])
-        await self._mail.expunge(await self._mail.part_of(folder, seen), seen)
+        for some in in_parts([*(await self._mail.list_messages(folder, seen)).uids()]):
+            await self._mail.expunge(await self._mail.part_of(folder, some), some)
 
     async def _known_as(self, guid: bytes) -> Folder | None:
         changes = (await self._mail.tree_changes(self._user)).folders

@@ -16,7 +16,7 @@ from replicator.dsync.node_mail.attribute_keys import key_of, name_of
 from replicator.dsync.node_mail.kept_keywords import KeptKeywords
 from replicator.dsync.node_mail.known_uids import knows_all
 from replicator.dsync.node_mail.last_syncs import NO_UIDS, LastSync, annotated
-from replicator.dsync.node_mail.read_mails import ReadMails
+from replicator.dsync.node_mail.read_mails import AT_ONCE, ReadMails, in_parts
 from replicator.dsync.replica import SavedAs
 from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.wire.items import Attribute, Mailbox
@@ -35,9 +35,6 @@ SMALL_BYTES = 64 * KIB
 BATCH_BYTES = MIB
 BATCH_MAX = 64
 """Mails saved together: each time waits for disks."""
-
-AT_ONCE = 500
-"""Mails that are read from the database together, to be changed or sent: 350 KiB."""
 
 _SYSTEM_FLAGS = frozenset(SYSTEM_FLAGS)
 
@@ -72,7 +69,6 @@ class MailReplicaMailbox:
         self._own_annotations: set[str] = set()
         self.is_synced = False
         self._read = ReadMails(mail, folder)
-        self._ahead: MailboxView | None = None  # mails whose texts the peer asks for next
         self._is_by_state = False  # only what has changed since the last sync is read
         self._relied_on: Dot | None = None  # the mailbox's head as a state was found to tell all
         self._taken_away = set[int]()  # UIDs of mails that this sync has expunged or moved
@@ -152,22 +148,26 @@ class MailReplicaMailbox:
 
     async def synced(self, common_uid: int, common_modseq: int) -> None:
         """See `ReplicaMailbox`."""
-        now, last = await self.numbers(), self._last_sync
-        told = await self._read.uids()
-        if self._is_by_state and last is not None:
-            told = last.uids.without(self.this_sync.expunged).union(told)
+        last = self._last_sync if self._is_by_state else None
+        now, read = await self.numbers(), await self._read.uids()
         came = await self._read.changed(UID_MAX, self.this_sync.modseq)
-        self.this_sync = replace(
-            self.this_sync,
-            uidvalidity=self._folder.uidvalidity,
-            common_uid=common_uid,
-            common_modseq=common_modseq,
-            messages=now.messages,
-            copies=await self._read.have_copies(),
-            own_flags={change: UidSet.of(uids) for change, uids in self._own_flags.items()},
-            own_annotations=frozenset(self._own_annotations),
-            uids=told.without(UidSet.of(self._taken_away)).union(came.uids()).up_to(common_uid),
-        )
+        copies = await self._read.have_copies()
+
+        def this_sync() -> LastSync:
+            told = read if last is None else last.uids.without(self.this_sync.expunged).union(read)
+            return replace(
+                self.this_sync,
+                uidvalidity=self._folder.uidvalidity,
+                common_uid=common_uid,
+                common_modseq=common_modseq,
+                messages=now.messages,
+                copies=copies,
+                own_flags={change: UidSet.of(uids) for change, uids in self._own_flags.items()},
+                own_annotations=frozenset(self._own_annotations),
+                uids=told.without(UidSet.of(self._taken_away)).union(came.uids()).up_to(common_uid),
+            )
+
+        self.this_sync = await trio.to_thread.run_sync(this_sync)
         self.is_synced = True
 
     def _own(self, uid: int, added: Iterable[str], removed: Iterable[str] = ()) -> None:
@@ -178,9 +178,7 @@ class MailReplicaMailbox:
 
     async def text(self, mail: StoredMail) -> AsyncIterator[bytes] | None:
         """See `ReplicaMailbox`."""
-        if self._ahead is None or mail.uid not in self._ahead.messages:
-            self._ahead = await self._part(UidSet(((mail.uid, mail.uid + AT_ONCE - 1),)))
-        message = self._ahead.messages.get(mail.uid)
+        message = (await self._part(UidSet.of([mail.uid]))).messages.get(mail.uid)
         if message is None or message.guid != mail.guid:
             return None
         body = await self._mail.read_body(message)
@@ -264,8 +262,9 @@ class MailReplicaMailbox:
         if self._keywords is None:
             if flags <= _SYSTEM_FLAGS:
                 return flags
-            in_use = await self._mail.list_messages(self._folder)
-            self._keywords = KeptKeywords(keywords({*chain.from_iterable(in_use.flag_sets)}))
+            found = (await self._mail.list_messages(self._folder)).flag_sets
+            in_use = await trio.to_thread.run_sync(lambda: keywords({*chain.from_iterable(found)}))
+            self._keywords = KeptKeywords(in_use)
         return self._keywords.of(flags)
 
     def tell_left_out(self) -> None:
@@ -290,8 +289,8 @@ class MailReplicaMailbox:
 
     async def expunge(self, uids: Sequence[int]) -> None:
         """See `ReplicaMailbox`."""
-        for first in range(0, len(uids), AT_ONCE):
-            view = await self._part(UidSet.of(uids[first : first + AT_ONCE]))
+        for some in in_parts(uids):
+            view = await self._part(some)
             same = [uid for uid in view.messages if self._read.is_same(view, uid)]
             await self._mail.expunge(view, UidSet.of(same))
             self._taken_away.update(same)
@@ -304,8 +303,8 @@ class MailReplicaMailbox:
             if usable.added or usable.removed:
                 alike.setdefault(usable, []).append(uid)
         for one, uids in alike.items():
-            for first in range(0, len(uids), AT_ONCE):
-                view = await self._part(UidSet.of(uids[first : first + AT_ONCE]))
+            for some in in_parts(uids):
+                view = await self._part(some)
                 same = [uid for uid in view.messages if self._read.is_same(view, uid)]
                 for uid in same:
                     self._own(uid, one.added, one.removed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import reduce
 
 import trio
@@ -11,6 +12,15 @@ from replicator.dsync.rules.copies import have_copies
 from replicator.mail.listing import Listing
 from replicator.mail.mailstore import CoreMailStore, Folder
 from replicator.mail.view import MailboxView
+
+AT_ONCE = 500
+"""Mails that are read from the database together, to be changed: 350 KiB."""
+
+
+def in_parts(uids: Sequence[int]) -> Iterator[UidSet]:
+    """Yield these UIDs, some at a time."""
+    for first in range(0, len(uids), AT_ONCE):
+        yield UidSet.of(uids[first : first + AT_ONCE])
 
 
 class ReadMails:
@@ -31,7 +41,9 @@ class ReadMails:
 
     async def named(self, uids: UidSet) -> Listing:
         """Return those mails with these UIDs that were not read yet."""
-        return self._noted(await self._mail.list_messages(self._folder, uids.without(await self.uids())))
+        read = await self.uids()
+        new = await trio.to_thread.run_sync(uids.without, read)
+        return self._noted(await self._mail.list_messages(self._folder, new))
 
     def _noted(self, mails: Listing) -> Listing:
         self._read.append(mails)

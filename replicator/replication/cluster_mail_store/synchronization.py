@@ -103,7 +103,8 @@ class SyncOperations(FolderOperations):
         """See `CoreMailStore`."""
         await self._coordinator.readiness.wait(MailboxKey.of(folder))
         if uids is None:
-            return await self._store.read(partial(queries.listing, mailbox_id=folder.mailbox_id))
+            async with self._store.reader() as reader:
+                return await reader.read(partial(queries.listing, mailbox_id=folder.mailbox_id))
         return await self._store.read(partial(queries.listing_of, mailbox_id=folder.mailbox_id, uids=uids))
 
     async def list_changed(self, folder: Folder, above_uid: int, above_modseq: int) -> Listing:

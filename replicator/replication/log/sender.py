@@ -74,6 +74,7 @@ class Sender:
         self._restart = trio.CancelScope()
         self._changed = Signal()
         self._heard = Signal()  # what the peer has
+        self._is_down = False
 
     def asked(self, log: Log) -> Done | Refused:
         """Answer a LOG: take the peer's context, and send the entries that it lacks, even if they were sent before.
@@ -113,11 +114,12 @@ class Sender:
 
         Return without that when the link ends.
         """
-        while self.acknowledged.get(dot.origin, 0) < dot.seq and not self._link.closed:
+        while self.acknowledged.get(dot.origin, 0) < dot.seq and not self._is_down:
             await self._heard.wait()
 
     def link_down(self) -> None:
-        """Wake those who wait for the peer's word: the link has ended."""
+        """Let those who wait for the peer's word go on: the link has ended."""
+        self._is_down = True
         self._heard.notify()
 
     def doubt(self) -> None:

@@ -60,11 +60,21 @@ async def test_uids_of_messages_and_expunged_ones_are_accounted_for(tmp_path: Pa
         assert await unaccounted() == []
 
 
-@pytest.mark.parametrize("column", ["guid", "flags", "modseq", "received_ms"])
-async def test_damaged_rows_are_told(tmp_path: Path, column: str) -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *(f"{column} = x'c1'" for column in ("guid", "flags", "modseq", "received_ms", "saved_ms")),
+        "flags = x'81a15301'",  # {"S": 1}
+        "uid = 0",
+        "uid = 1 << 32",
+        "modseq = -1",
+        "saved_ms = 1.5",
+    ],
+)
+async def test_damaged_rows_are_told(tmp_path: Path, wrong: str) -> None:
     async with open_store(tmp_path) as store:
         await save(store, 1)
-    damage(tmp_path / "node.db", f"UPDATE by_uid SET {column} = x'c1'")
+    damage(tmp_path / "node.db", f"UPDATE by_uid SET {wrong}")
     async with Store.open(tmp_path / "node.db", "dc1.a", Environment()) as store:
         with pytest.raises(DatabaseDamagedError):
             await store.read(lambda reader: queries.listing(reader, INBOX.mailbox_id))

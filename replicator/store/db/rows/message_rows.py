@@ -6,7 +6,7 @@ from typing import cast
 
 import msgpack
 
-from protocol.values import Dot
+from protocol.values import UID_MAX, Dot
 from replicator.mail.listing import ListedMessage
 from replicator.mail.view import Message
 from replicator.store.db.damage import DatabaseDamagedError
@@ -114,9 +114,22 @@ def message_of(row: Row) -> Message:
 
 def listed_from(columns: tuple[object, ...]) -> ListedMessage:
     """Return what a listing has of a row, from `LISTED_COLUMNS`. Raises DamagedRowError."""
-    uid, guid, modseq, packed, received_ms, saved_ms = columns
-    if not (isinstance(uid, int) and isinstance(modseq, int) and isinstance(received_ms, int)):
+    uid, guid, modseq, flags, received_ms, saved_ms = columns
+    if not (
+        isinstance(uid, int)
+        and 0 < uid <= UID_MAX
+        and isinstance(modseq, int)
+        and modseq >= 0
+        and isinstance(received_ms, int)
+        and isinstance(saved_ms, int | None)
+    ):
         raise DamagedRowError("a message's row")
+    return ListedMessage(uid, _guid_from(guid), modseq, _set_flags(flags), received_ms, saved_ms)
+
+
+def _set_flags(packed: object) -> frozenset[str]:
     states = cast("FlagStates", unpacked_map(packed, "a message's row"))
-    flags = frozenset(flag for flag, (_, _, is_set) in states.items() if is_set)
-    return ListedMessage(uid, _guid_from(guid), modseq, flags, received_ms, cast("int | None", saved_ms))
+    try:
+        return frozenset(flag for flag, (_, _, is_set) in states.items() if is_set)
+    except (ValueError, TypeError) as error:
+        raise DamagedRowError("a message's row") from error
