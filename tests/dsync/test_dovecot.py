@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from copy import deepcopy
 from functools import partial
 from random import Random
+from unittest.mock import ANY
 
 import pytest
 import trio
@@ -151,6 +153,76 @@ async def test_equal_numbers_do_not_hide_a_difference() -> None:
             assert (await master.sync()).returncode == 0
         assert len(inbox.stored) == 2
         assert await MemorySide(replica, random).shown() == await DovecotSide(server).shown()
+
+
+def folders(replica: MemoryReplica) -> dict[str, tuple[str, int]]:
+    """Return ids and numbers of mails by folder, without INBOX."""
+    boxes = {"/".join(name): (box.mailbox_id.hex(), len(box.stored)) for name, box in replica.boxes.items()}
+    return {name: box for name, box in boxes.items() if name != "INBOX"}
+
+
+@pytest.mark.parametrize(("here", "there"), [("B", "C"), ("C", "B")])
+async def test_a_folder_that_both_sides_rename_in_one_second(here: str, there: str) -> None:
+    """Dovecot's clock has seconds."""
+    replica = MemoryReplica()
+    replica.create(INBOX, b"\xff" * 16)
+    with dovecot() as server:
+        server.do("mailbox", "create", "-u", USER, "A")
+        async with door(lambda _: replica) as address:
+            master = Master(server, address)
+            assert (await master.sync()).returncode == 0
+            server.do("mailbox", "rename", "-u", USER, "A", there)
+            replica.now_s = int(time.time())
+            replica.rename(("A",), (here,))
+            assert (await master.sync()).returncode == 0
+        assert folders(replica) == server.folders(USER)
+
+
+@pytest.mark.parametrize("guid", [b"\1", b"\xff"])
+@pytest.mark.parametrize("known", ["here", "there, too"])
+@pytest.mark.parametrize("later_s", [-2, 0, 2])
+async def test_two_folders_that_both_sides_give_one_name(guid: bytes, known: str, later_s: int) -> None:
+    """The last one has it. The other one keeps the name that it has on the other side, or gets a new one."""
+    replica = MemoryReplica()
+    replica.create(INBOX, b"\x80" * 16)
+    with dovecot() as server:
+        server.do("mailbox", "create", "-u", USER, "A")
+        async with door(lambda _: replica) as address:
+            master = Master(server, address)
+            if known == "there, too":
+                replica.create(("B",), guid * 16)
+            assert (await master.sync()).returncode == 0
+            if known == "here":
+                replica.create(("B",), guid * 16)
+            server.do("mailbox", "rename", "-u", USER, "A", "C")
+            replica.now_s = int(time.time()) + later_s
+            replica.rename(("B",), ("C",))
+            assert (await master.sync()).returncode == 0
+        ours = folders(replica)
+        assert ours == server.folders(USER)
+    is_last = ours["C"][0] == guid.hex() * 16
+    assert is_last == (later_s > 0) or later_s == 0
+    assert {*ours} == {"C", "A" if is_last else "C-1" if known == "here" else "B"}
+
+
+async def test_a_folder_goes_up_to_the_name_of_a_deleted_one() -> None:
+    """Dovecot moves no folder below a name that it has, and so not back."""
+    replica = MemoryReplica()
+    replica.create(INBOX, b"\xff" * 16)
+    with dovecot() as server:
+        for name in ("A", "A/x"):
+            server.do("mailbox", "create", "-u", USER, name)
+        async with door(lambda _: replica) as address:
+            master = Master(server, address)
+            assert (await master.sync()).returncode == 0
+            server.do("mailbox", "rename", "-u", USER, "A/x", "B")
+            server.do("mailbox", "delete", "-u", USER, "A")
+            server.do("mailbox", "rename", "-u", USER, "B", "A")
+            replica.now_s = int(time.time()) + 2
+            replica.rename(("A", "x"), ("C",))
+            replica.rename(("C",), ("A", "x"))
+            assert (await master.sync()).returncode == 0
+        assert folders(replica) == server.folders(USER) == {"A": (ANY, 0)}
 
 
 async def test_backups_both_ways() -> None:

@@ -19,32 +19,45 @@ from replicator.dsync.rules.selection import (
     fits,
     selected,
 )
-from replicator.dsync.rules.tree import INBOX, Adopt, Delete, Name, Step, merging_steps, replacing_steps
+from replicator.dsync.rules.tree import (
+    INBOX,
+    Adopt,
+    Delete,
+    Name,
+    Step,
+    merging_steps,
+    renamed_last,
+    replacing_steps,
+)
 from replicator.dsync.wire.items import Handshake
-from replicator.errors import FolderExistsError, FolderNotFoundError
+from replicator.errors import FolderExistsError
 from tests.dsync.memory_replica import MemoryReplica
 
 NAMES: list[Name] = [("A",), ("B",), ("A", "x"), ("B", "y"), ("C",)]
-Deeds: TypeAlias = list[tuple[bool, tuple[str, Name, Name]]]
-"""What users of the master (True) and of the remote side do: a letter, a folder, and another one for renames."""
+Deed: TypeAlias = tuple[int, str, Name, Name]
+Deeds: TypeAlias = list[tuple[bool, Deed]]
+"""What users of the master (True) and of the remote side do, and how many seconds later than the last time.
 
-DEED = st.tuples(st.sampled_from("cdrsu"), st.sampled_from(NAMES), st.sampled_from(NAMES))
+A deed is a letter, a folder, and another one for renames.
+"""
+
+DEED = st.tuples(st.integers(0, 1), st.sampled_from("cdrsu"), st.sampled_from(NAMES), st.sampled_from(NAMES))
 DEEDS_OF_BOTH: st.SearchStrategy[Deeds] = st.lists(st.tuples(st.booleans(), DEED), max_size=6)
 
 
 async def sync(master: MemoryReplica, remote: MemoryReplica, *, backup: bool = False) -> None:
     """Let the remote side take over the master's folders, and the master those of the remote side then."""
-    for own, peer in ((remote, master), (master, remote)):
-        if backup and own is master:
-            continue
-        for step in (replacing_steps if backup else merging_steps)(await own.tree(), await peer.tree()):
-            with suppress(FolderExistsError, FolderNotFoundError):
-                await own.carry_out(step)
+    theirs = await master.tree()
+    for step in (replacing_steps if backup else merging_steps)(await remote.tree(), theirs):
+        await remote.carry_out(step)
+    if not backup:
+        for step in merging_steps(theirs, renamed_last(await remote.tree(), theirs)):
+            await master.carry_out(step)
 
 
-def act(replica: MemoryReplica, deed: tuple[str, Name, Name], new_id: bytes) -> None:
-    kind, name, other = deed
-    replica.now_s += 1
+def act(replica: MemoryReplica, deed: Deed, new_id: bytes) -> None:
+    after_s, kind, name, other = deed
+    replica.now_s += after_s
     if kind == "c" and name not in replica.boxes:
         replica.create(name, new_id)
     elif kind == "d" and name in replica.boxes:
@@ -62,7 +75,7 @@ def shown(replica: MemoryReplica) -> object:
 
 
 async def two_sides() -> tuple[MemoryReplica, MemoryReplica]:
-    sides = MemoryReplica(now_s=1000), MemoryReplica(now_s=5000)
+    sides = MemoryReplica(now_s=1000), MemoryReplica(now_s=1000)
     for side in sides:
         side.create(INBOX, bytes(16))
     return sides

@@ -17,6 +17,7 @@ from replicator.dsync.rules.tree import (
     Tree,
     deleted_here,
     merging_steps,
+    renamed_last,
     replacing_steps,
     without_deletions,
 )
@@ -65,7 +66,7 @@ class FolderSync:
                 else:
                     await self._carry_out(step)
             await self._take_uidvalidities(await self._tree(theirs), theirs, name)
-        told = await self._tree(theirs)
+        told = await self._told_tree(theirs)
         ordered = await run_in_thread(lambda: sorted(told.nodes))
         await self._peer.send_list(told.nodes[one] for one in ordered)
         await self._peer.send(told.deletions)
@@ -119,6 +120,13 @@ class FolderSync:
             if node.uidnext > self._replica.seen_uid(node.mailbox_id or b"", node.uidvalidity, name) + 1:
                 self._kept.append(node)
         return await run_in_thread(lambda: without_deletions(own, self._kept))
+
+    async def _told_tree(self, theirs: Tree) -> Tree:
+        """Return this side's folders as the peer is told them: with names that it takes over, if all is done here."""
+        tree = await self._tree(theirs)
+        if self._direction is not Direction.BOTH or self.different:
+            return tree
+        return await run_in_thread(lambda: renamed_last(tree, theirs))
 
     async def _tree(self, theirs: Tree) -> Tree:
         tree = await self._replica.tree()

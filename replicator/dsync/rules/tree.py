@@ -5,9 +5,10 @@ A folder is known by the id of its mailbox, whatever its name. Times are in seco
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha1
+from itertools import count
 from typing import TypeAlias
 
 from replicator.dsync.wire.fields import UID_MAX
@@ -104,7 +105,7 @@ def merging_steps(own: Tree, peer: Tree) -> Iterator[Step]:
     deleted = peer.deletions.mailboxes.keys() | own.deletions.mailboxes.keys()
     ours = {one: node.name for one, node in own.boxes().items() if one not in deleted or node.name == INBOX}
     theirs = {one: node for one, node in peer.boxes().items() if one not in deleted or node.name == INBOX}
-    targets = {one: _name_of(name, theirs.get(one), own, peer) for one, name in ours.items()}
+    targets = _targets({one: _names_of(name, theirs.get(one), own, peer) for one, name in ours.items()}, own, peer)
     yield from _renames(ours, targets)
     names = {name: one for one, name in targets.items()}
     gone = {one: node for one, node in peer.boxes().items() if one in own.deletions.mailboxes and one not in theirs}
@@ -156,17 +157,58 @@ def without_deletions(own: Tree, kept: Collection[TreeNode]) -> Tree:
     return replace(own, deletions=replace(deletions, mailboxes=mailboxes, directories=directories))
 
 
+def renamed_last(own: Tree, peer: Tree) -> Tree:
+    """Return a tree of this side whose names the peer takes over, as it takes those that were given last.
+
+    Of one second, Dovecot takes a name by rules of its own, and its clock may be ahead.
+    """
+    theirs = {one: node.name for one, node in peer.boxes().items()}
+    after_s = 1 + max((node.renamed_s for node in peer.nodes.values()), default=0)
+    nodes = {
+        name: replace(node, renamed_s=max(node.renamed_s, after_s))
+        for name, node in own.nodes.items()
+        if node.mailbox_id is not None and theirs.get(node.mailbox_id, name) != name
+    }
+    return replace(own, nodes={**own.nodes, **nodes})
+
+
 def _deletions(own: Tree, peer: Tree) -> Iterator[Step]:
     for one, node in own.boxes().items():
         if one in peer.deletions.mailboxes and node.name != INBOX:
             yield Delete(node.name, one)
 
 
-def _name_of(name: Name, other: TreeNode | None, own: Tree, peer: Tree) -> Name:
-    """Return the name that a mailbox has after the sync: the one that it was given last."""
-    if other is None or INBOX in (name, other.name):
-        return name
-    return max((own.renamed_s(name), name), (peer.renamed_s(other.name), other.name))[1]
+def _names_of(name: Name, other: TreeNode | None, own: Tree, peer: Tree) -> list[tuple[int, Name]]:
+    """Return the names of a mailbox at both sides with the times when it was given them, the last one first.
+
+    Of a name and one above it, the upper one is the first: Dovecot moves no folder below a name that it has.
+    """
+    names = [(own.renamed_s(name), name)]
+    if other is not None and INBOX not in {name, other.name}:
+        names.append((peer.renamed_s(other.name), other.name))
+    shorter = min((one for _, one in names), key=len)
+    is_above = all(one[: len(shorter)] == shorter for _, one in names)
+    return sorted(names, key=lambda one: (is_above and one[1] == shorter, one), reverse=True)
+
+
+def _targets(names: Mapping[bytes, Sequence[tuple[int, Name]]], own: Tree, peer: Tree) -> dict[bytes, Name]:
+    """Return the name that each mailbox of this side has after the sync: the one that it was given last.
+
+    Where two want one name, the one that was given it last has it. The other one keeps the name that it has on the
+    other side, or gets a new one. `names`: see `_names_of`.
+    """
+    taken = dict[Name, bytes]()
+    known = own.nodes.keys() | peer.nodes.keys()
+    for one in sorted(names, key=lambda one: (names[one][0][1] == INBOX, names[one][0][0], one), reverse=True):
+        wanted = [name for _, name in names[one]]
+        free = next((name for name in wanted if name not in taken), None)
+        taken[free or _beside(wanted[0], known | taken.keys())] = one
+    return {one: name for name, one in taken.items()}
+
+
+def _beside(name: Name, used: Collection[Name]) -> Name:
+    """Return a name that no folder has, for one that cannot have this name."""
+    return next(new for number in count(1) if (new := (*name[:-1], f"{name[-1]}-{number}")) not in used)
 
 
 def _renames(names: Mapping[bytes, Name], targets: Mapping[bytes, Name]) -> Iterator[Rename]:
@@ -182,16 +224,16 @@ def _renames(names: Mapping[bytes, Name], targets: Mapping[bytes, Name]) -> Iter
                 now[one] = new + name[len(old) :]
         return Rename(old, new)
 
-    for number in range(3 * len(names)):
+    for _ in range(3 * len(names)):
         wrong = [(len(targets[one]), targets[one], one) for one, name in now.items() if name != targets[one]]
         if not wrong:
             return
         _, target, one = min(wrong)
-        aside = (*target[:-1], f"{target[-1]}-{number + 1}")
-        if target in now.values():
-            yield rename(target, aside)
+        used = {*now.values()}
+        if target in used:
+            yield rename(target, _beside(target, used))
         elif target[: len(now[one])] == now[one]:
-            yield rename(now[one], aside if len(target) == 1 else (f"{target[0]}-{number + 1}",))
+            yield rename(now[one], _beside(target[:1], used))
         else:
             yield rename(now[one], target)
 
