@@ -29,16 +29,19 @@ DEEDS = {
 
 @dataclass
 class Deeds:
-    """Deeds of one user. `story`: for people who look into a failure."""
+    """Deeds of one user. `nodes`: the sides that are none of Dovecot. `story`: for people who look into a failure."""
 
     random: Random
     ledger: Ledger
     story: list[str]
+    nodes: Sequence[Side]
 
     def one(self, side: Side) -> None:
         """Do something at a server, which may refuse it."""
         [kind] = self.random.choices([*DEEDS], [*DEEDS.values()])
         account = side.account()
+        if not side.is_dovecot:
+            self.ledger.note_homes(account)
         try:
             match kind:
                 case "append":
@@ -69,6 +72,8 @@ class Deeds:
         for side in sides:
             folder = self.random.choice([INBOX, *side.account().folders])
             self._tell(side, f"gets {token} in {folder}")
+            if side.is_dovecot:
+                self.ledger.note_put(token, folder)
             try:
                 side.append(folder, text)
             except ENDS as error:
@@ -96,6 +101,8 @@ class Deeds:
                 if target != name or kind == "copy":
                     self._tell(side, f"{kind} {name} {mail.uid} {mail.token} -> {target}")
                     self.ledger.copied.add(mail.token)
+                    if side.is_dovecot:
+                        self.ledger.note_put(mail.token, target)
                     if side.is_dovecot and any(mail.guid == one.guid for one in account.folders[target].mails):
                         self.ledger.dovecots_copies.add(guid_of(mail.guid).hex())
                     side.copy(name, mail.uid, target, moves=kind == "move")
@@ -119,9 +126,13 @@ class Deeds:
             name = self.random.choice(names)
             self._tell(side, f"deletes {name}, {tokens(account.folders[name])}")
             self.ledger.expunged.update(tokens(account.folders[name]))
-            if not side.is_dovecot:
-                self.ledger.deleted_at_nodes.add(account.folders[name].mailbox_id)
-            side.delete(name)
+            if side.is_dovecot:
+                seen = {token for node in self.nodes for token in node.account().tokens}
+                side.delete(name)
+                side.forget(name, account.folders[name], {*tokens(account.folders[name])} - seen)
+            else:
+                self.ledger.note_deletion(name, account.folders[name])
+                side.delete(name)
 
     def _name(self) -> str:
         return self.random.choice(FOLDERS)

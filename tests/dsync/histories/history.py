@@ -41,9 +41,9 @@ class History:
     def __post_init__(self) -> None:
         self._random = Random(self.user)
         self._ledger = Ledger(self.user)
-        self._deeds = Deeds(self._random, self._ledger, self.story)
         self._dovecot = self.servers.side(DOVECOT, self.user, self.stack)
         self._nodes = [self.servers.side(node.sid, self.user, self.stack) for node in self.servers.cluster.nodes]
+        self._deeds = Deeds(self._random, self._ledger, self.story, self._nodes)
         self._state = ""  # what Dovecot remembers in syncs of the kind `s`
 
     def go_on(self, groups: Groups) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from tests.dsync.histories.side import Account, Mail
+from tests.dsync.histories.side import Account, Folder, Mail
+
+PUSHED_WITHIN_S = 10.0
+"""Seconds within which a sync that a node begins has told Dovecot of a change, on a machine with much other work."""
 
 
 @dataclass
@@ -19,6 +24,7 @@ class Ledger:
     copied: set[str] = field(default_factory=set)  # or moved, or delivered twice: it may be there several times
     dovecots_copies: set[str] = field(default_factory=set)  # GUIDs that Dovecot has given to two mails of a folder
     deleted_at_nodes: set[str] = field(default_factory=set)  # folders, by their ids at nodes
+    put_late: set[str] = field(default_factory=set)  # mails that Dovecot got in a folder that a sync may be deleting
     _cut: int = 0  # the number of the time, now, in which some nodes do not reach each other; 0: they all do
     _parts: int = 0
     _set_flags: defaultdict[tuple[str, str], set[int]] = field(default_factory=lambda: defaultdict(set))  # and when
@@ -26,6 +32,7 @@ class Ledger:
     _renumbered: set[tuple[str, int]] = field(default_factory=set)  # mails, and in which of those times
     _homes: defaultdict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
     _ids_at_nodes: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # by Dovecot's
+    _deletions: dict[str, float] = field(default_factory=dict)  # at nodes, by names: when, by the monotonic clock
 
     # ---- noting
 
@@ -47,6 +54,19 @@ class Ledger:
         else:
             self._cleared_flags.add((mail.token, flag))
 
+    def note_deletion(self, name: str, folder: Folder) -> None:
+        """Note that a node is about to delete a folder."""
+        self.deleted_at_nodes.add(folder.mailbox_id)
+        self._deletions[name] = time.monotonic()
+
+    def note_put(self, token: str, name: str) -> None:
+        """Note that Dovecot is about to get a mail in a folder.
+
+        What it gets while a sync deletes the folder is deleted with it (docs/dovecot.md).
+        """
+        if time.monotonic() < self._deletions.get(name, -math.inf) + PUSHED_WITHIN_S:
+            self.put_late.add(token)
+
     def note_at_dovecot(self, before: Account, after: Account) -> dict[str, list[str]]:
         """Note what a sync has changed at Dovecot, and return mail that is gone with folders, by these.
 
@@ -66,14 +86,20 @@ class Ledger:
 
     def note_at_node(self, before: Account, after: Account, dovecot: Account) -> None:
         """Note what a sync has changed at a node, and which folders are the same at both sides."""
+        self.note_homes(after)
         uids = {(folder.mailbox_id, mail.guid): mail.uid for folder in before.folders.values() for mail in folder.mails}
         for name, folder in after.folders.items():
             if name in dovecot.folders:
                 self._ids_at_nodes[dovecot.folders[name].mailbox_id].add(folder.mailbox_id)
             for mail in folder.mails:
-                self._homes[mail.token, name].add(folder.mailbox_id)
                 if uids.get((folder.mailbox_id, mail.guid), mail.uid) != mail.uid:
                     self._renumbered.add((mail.token, self._cut))
+
+    def note_homes(self, account: Account) -> None:
+        """Note in which folders a node has mails."""
+        for name, folder in account.folders.items():
+            for mail in folder.mails:
+                self._homes[mail.token, name].add(folder.mailbox_id)
 
     # ---- comparing
 

@@ -95,7 +95,8 @@ class Side:
         uids = [mail.uid for mail in folder.mails if mail.token in tokens]
         for uid in uids:
             self._names.pop((name, folder.uidvalidity, uid), None)
-        self._uidnext[name, folder.uidvalidity] = min(uids)
+        if uids:
+            self._uidnext[name, folder.uidvalidity] = min(uids)
 
     # ---- what it shows
 
