@@ -314,14 +314,21 @@ class MailboxSync:
             # Mails may have other UIDs at the peer, or be on one side only, so the next sync compares all.
             return MailboxState(own.mailbox_id, own.uidvalidity, 0, 0, after.messages)
         is_alone = after.uidnext == plan.uidnext and not self._has_strangers
-        common_modseq = own.highestmodseq if direction is Direction.THERE else self._theirs.highestmodseq
+        has_untold = plan.untold_flags and direction is Direction.BOTH
+        if has_untold:  # the next sync tells the flags of all mails
+            common_modseq = 0
+        elif not is_alone:
+            common_modseq = own.highestmodseq
+        else:
+            theirs = self._theirs.highestmodseq
+            common_modseq = self._told_modseq(own.highestmodseq if direction is Direction.THERE else theirs)
         return MailboxState(
             own.mailbox_id,
             own.uidvalidity,
             plan.common_uid if is_alone else min(plan.common_uid, own.uidnext - 1),
-            self._told_modseq(common_modseq) if is_alone else own.highestmodseq,
+            common_modseq,
             after.messages,
-            changes_during_sync=not is_alone,
+            changes_during_sync=has_untold or not is_alone,
         )
 
     def _told_modseq(self, common_modseq: int) -> int:

@@ -147,27 +147,28 @@ class MailReplicaMailbox:
             raise UnavailableError("mails have got other UIDs meanwhile; sync again")
 
     async def synced(self, common_uid: int, common_modseq: int) -> None:
-        """See `ReplicaMailbox`."""
+        """See `ReplicaMailbox`. Without a common MODSEQ, earlier changes of flags are still news to the peer."""
         last = self._last_sync if self._is_by_state else None
-        now, read = await self.numbers(), await self._read.uids()
+        numbers, read = await self.numbers(), await self._read.uids()
         came = await self._read.changed(UID_MAX, self.this_sync.modseq)
         copies = await self._read.have_copies()
 
-        def this_sync() -> LastSync:
+        def now() -> LastSync:
             told = read if last is None else last.uids.without(self.this_sync.expunged).union(read)
+            this_sync = self.this_sync if common_modseq else replace(self.this_sync, modseq=0, at_ms=0)
             return replace(
-                self.this_sync,
+                this_sync,
                 uidvalidity=self._folder.uidvalidity,
                 common_uid=common_uid,
                 common_modseq=common_modseq,
-                messages=now.messages,
+                messages=numbers.messages,
                 copies=copies,
                 own_flags={change: UidSet.of(uids) for change, uids in self._own_flags.items()},
                 own_annotations=frozenset(self._own_annotations),
                 uids=told.without(UidSet.of(self._taken_away)).union(came.uids()).up_to(common_uid),
             )
 
-        self.this_sync = await trio.to_thread.run_sync(this_sync)
+        self.this_sync = await trio.to_thread.run_sync(now)
         self.is_synced = True
 
     def _own(self, uid: int, added: Iterable[str], removed: Iterable[str] = ()) -> None:

@@ -53,6 +53,7 @@ class Plan:
     common_uid: int = 0
     wanted: dict[str, frozenset[str]] = field(default_factory=dict)  # flags of the peer's mails to be fetched, by GUID
     own_uids: bool = False  # mails have other UIDs here than at the peer, so no common UID can be told
+    untold_flags: bool = False  # mails of both sides above the common UID, which keep at the peer the flags that it has
 
 
 def plan_merge(known: Known, theirs: Mailbox, told: Told, state: MailboxState | None) -> Plan:
@@ -97,7 +98,7 @@ def _place_new(plan: Plan, known: Known, told: Told, peer_uidnext: int) -> None:
     )
     for mail in new:
         if mail.own is not None and mail.peers is not None:
-            _merge_flags(plan, by_uid(peers, mail.peers), known.mail(mail.own), known)
+            _merge_new(plan, by_uid(peers, mail.peers), known.mail(mail.own), known)
         if mail.own != mail.uid:
             plan.placed.append(mail)
     plan.placed.sort(key=attrgetter("uid"))
@@ -114,6 +115,13 @@ def _place_new(plan: Plan, known: Known, told: Told, peer_uidnext: int) -> None:
                 left_out.add(mail.peers)
     if left_out:
         plan.placed = [mail for mail in plan.placed if mail.own is not None or mail.peers not in left_out]
+
+
+def _merge_new(plan: Plan, change: MailChange, mail: StoredMail, known: Known) -> None:
+    """Note the flags of a mail that both sides have above the common UID. There, Dovecot looks at no flags."""
+    wanted = _merged(change, mail, known)
+    change_flags(plan, mail, wanted)
+    plan.untold_flags = plan.untold_flags or any(flag_difference(change.flags, wanted))
 
 
 def _merge_returned(plan: Plan, known: Known, told: Told) -> None:

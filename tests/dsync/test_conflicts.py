@@ -1,0 +1,48 @@
+"""Mails to which a Dovecot and a node have given the same UIDs: flags of those that both sides have stay."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from replicator.mail.mailstore import NewMessage
+from tests.dsync.dovecot import dovecot, needs_dovecot
+from tests.dsync.sides import USER, DovecotSide, Master, NodeSide, door, node_replicas
+from tests.one_node import one_node
+
+pytestmark = needs_dovecot
+TEXTS = [b"Subject: %d\r\n\r\n" % number for number in range(3)]
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+@pytest.mark.parametrize("kind", ["c", "s", "f"])
+@pytest.mark.parametrize("uid", [2, 3])
+async def test_flags_of_mails_that_both_sides_have_above_a_conflict(tmp_path: Path, kind: str, uid: int) -> None:
+    """Dovecot looks at no flags of such mails, and its MODSEQs are higher."""
+    with dovecot() as server:
+        async with one_node(tmp_path) as mail, door(node_replicas(mail, now_ms)) as address:
+            there, here = DovecotSide(server), NodeSide(mail)
+            for text in TEXTS:
+                await there.append(text)
+            for is_set in (True, False, True):
+                await there.flag(2, "\\Seen", is_set=is_set)
+            inbox = await mail.folder(USER, "INBOX")
+            await here.append(b"Subject: other\r\n\r\n")
+            for (_, guid, _), text in zip((await there.shown())[1:], TEXTS[1:], strict=True):
+                await mail.save(inbox, NewMessage(text, guid=bytes.fromhex(guid)))
+            await here.flag(uid, "\\Flagged", is_set=True)
+            master = Master(server, address)
+            assert (await master.sync(kind)).returncode == 2, "Dovecot is to sync again"
+            for _ in range(2):
+                assert (await master.sync(kind)).returncode == 0
+                shown = await there.shown()
+                assert shown == await here.shown()
+                flags = {one: kept for one, _, kept in shown}
+                expected = {2: {"\\Seen"}, 3: set(), 4: set(), 5: set()}
+                expected[uid] |= {"\\Flagged"}
+                assert flags == expected
