@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from protocol.values import UidSet
+from replicator.dsync.node_mail.known_uids import knows_all
+from replicator.dsync.node_mail.last_syncs import LastSync
 from replicator.mail.mailstore import NewMessage
 from tests.dsync.dovecot import dovecot, needs_dovecot
 from tests.dsync.sides import USER, DovecotSide, Master, NodeSide, door, node_replicas
@@ -46,3 +51,19 @@ async def test_flags_of_mails_that_both_sides_have_above_a_conflict(tmp_path: Pa
                 expected = {2: {"\\Seen"}, 3: set(), 4: set(), 5: set()}
                 expected[uid] |= {"\\Flagged"}
                 assert flags == expected
+
+
+@pytest.mark.parametrize(
+    ("told", "common_uid", "are_all"), [((1, 2, 3), 3, True), ((2, 3), 3, False), ((1, 2), 2, True)]
+)
+async def test_a_mail_that_comes_back_below_others_is_compared(
+    tmp_path: Path, told: Sequence[int], common_uid: int, *, are_all: bool
+) -> None:
+    """So it comes back where branches join: no expunge and no UID that the peer knows tells of it."""
+    async with one_node(tmp_path) as mail:
+        for text in TEXTS:
+            await NodeSide(mail).append(text)
+        inbox = await mail.folder(USER, "INBOX")
+        modseq = (await mail.open_mailbox(inbox)).highestmodseq
+        last = LastSync(inbox.mailbox_id, 1, modseq, 0, common_uid=common_uid, common_modseq=modseq)
+        assert await knows_all(mail, inbox, replace(last, uids=UidSet.of(told))) == are_all

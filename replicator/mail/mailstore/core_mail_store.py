@@ -87,8 +87,11 @@ class CoreMailStore(MailStore, Protocol):
         """Return a view of these messages alone, as this node shows them now. It does not change."""
         ...
 
-    async def unaccounted(self, folder: Folder, uids: UidSet) -> UidSet:
-        """Return those of these UIDs that name neither a message nor an expunged one that this node remembers."""
+    async def accounts_for(self, folder: Folder, uids: UidSet, up_to: int) -> bool:
+        """Return True if all messages up to a UID are among `uids`, and this node remembers the rest as expunged.
+
+        `uids` are not above that UID.
+        """
         ...
 
     async def uids_of(self, folder: Folder, guids: Collection[bytes]) -> UidSet:

@@ -120,10 +120,12 @@ class SyncOperations(FolderOperations):
         await self._coordinator.readiness.wait(key)
         return await self._store.read(partial(queries.view, key=key, uids=uids))
 
-    async def unaccounted(self, folder: Folder, uids: UidSet) -> UidSet:
+    async def accounts_for(self, folder: Folder, uids: UidSet, up_to: int) -> bool:
         """See `CoreMailStore`."""
         await self._coordinator.readiness.wait(MailboxKey.of(folder))
-        return await self._store.read(partial(queries.unaccounted, mailbox_id=folder.mailbox_id, uids=uids))
+        return await self._store.read(
+            partial(queries.accounts_for, mailbox_id=folder.mailbox_id, uids=uids, up_to=up_to)
+        )
 
     async def uids_of(self, folder: Folder, guids: Collection[bytes]) -> UidSet:
         """See `CoreMailStore`."""

@@ -12,6 +12,7 @@ from replicator.mail.view import Message
 from replicator.runtime.environment import Environment
 from replicator.store.db import queries
 from replicator.store.db.damage import DatabaseDamagedError
+from replicator.store.db.queries import listing_queries
 from replicator.store.store import Store
 from tests.store.damaging import damage
 from tests.store.harness import INBOX, expunging, flagging, fresh_messages, open_store, save
@@ -44,20 +45,28 @@ async def test_listings_have_what_the_view_has(tmp_path: Path) -> None:
         assert all(whole.messages[uid] == message for uid, message in part.messages.items())
 
 
-async def test_uids_of_messages_and_expunged_ones_are_accounted_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("counted_max", [0, 500])
+async def test_messages_and_expunged_ones_are_accounted_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counted_max: int
+) -> None:
+    monkeypatch.setattr(listing_queries, "COUNTED_MAX", counted_max)
     async with open_store(tmp_path) as store:
-        for number in range(4):
+        for number in range(6):
             await save(store, number)
         await store.write(expunging(2, 4))
 
-        async def unaccounted(*uids: int) -> list[int]:
+        async def accounts_for(*uids: int, up_to: int) -> bool:
             wanted = UidSet.of(uids)
-            return [*await store.read(lambda reader: queries.unaccounted(reader, INBOX.mailbox_id, wanted))]
+            return await store.read(lambda reader: queries.accounts_for(reader, INBOX.mailbox_id, wanted, up_to))
 
-        assert await unaccounted(1, 3) == []
-        assert await unaccounted(1, 2, 3, 4) == []
-        assert await unaccounted(1, 4, 5, 77) == [5, 77]
-        assert await unaccounted() == []
+        assert await accounts_for(1, 3, 5, 6, up_to=6)
+        assert await accounts_for(1, 2, 3, 4, 5, 6, up_to=6)
+        assert await accounts_for(1, 2, 3, up_to=3)
+        assert await accounts_for(1, 3, up_to=4)
+        assert await accounts_for(up_to=0)
+        assert not await accounts_for(1, 3, 5, up_to=6), "6 is not among them"
+        assert not await accounts_for(1, 2, 5, 6, up_to=6), "3 is not among them, though 2 was expunged"
+        assert not await accounts_for(1, 3, 5, 6, 7, up_to=7), "there is no 7"
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ from replicator.store.db.queries.folder_queries import (
     watched_folder,
     watched_folders,
 )
-from replicator.store.db.queries.listing_queries import listing, listing_above, listing_of, unaccounted
+from replicator.store.db.queries.listing_queries import accounts_for, listing, listing_above, listing_of
 from replicator.store.db.queries.log_queries import (
     Lag,
     entry_at,
@@ -88,6 +88,7 @@ __all__ = [
     "FolderRecord",
     "Lag",
     "MailboxKey",
+    "accounts_for",
     "all_mailbox_keys",
     "annotated",
     "annotation_changes",
@@ -141,7 +142,6 @@ __all__ = [
     "uids_of",
     "uidvalidities",
     "uidvalidity",
-    "unaccounted",
     "users",
     "users_after",
     "view",

@@ -38,15 +38,22 @@ def listing_above(connection: sqlite3.Connection, mailbox_id: bytes, uid: int, m
     return Listing.of(_listed(connection, query, mailbox_id, uid, modseq))
 
 
-def unaccounted(connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet) -> UidSet:
-    """Return those of these UIDs that name neither a message nor an expunged one that is remembered."""
+def accounts_for(connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet, up_to: int) -> bool:
+    """Return True if all messages up to a UID are among `uids`, and the rest of `uids` is remembered as expunged."""
     with at_one_moment(connection):
-        if len(uids.ranges) <= COUNTED_MAX and _count(connection, mailbox_id, uids) == len(uids):
-            return UidSet()
-        here = connection.execute("SELECT uid FROM by_uid WHERE mailbox = ? ORDER BY uid", (mailbox_id,))
-        lost = uids.without(UidSet.ascending(uid for (uid,) in here))
-        gone = connection.execute("SELECT uid FROM expunged WHERE mailbox = ?", (mailbox_id,))
-        return lost.without(UidSet.of(uid for (uid,) in gone))
+        if len(uids.ranges) <= COUNTED_MAX:
+            known = _count(connection, mailbox_id, uids)
+            if known != _count(connection, mailbox_id, UidSet(((1, up_to),))):
+                return False
+            if known == len(uids):
+                return True
+        rows = connection.execute(
+            "SELECT uid FROM by_uid WHERE mailbox = ? AND uid <= ? ORDER BY uid", (mailbox_id, up_to)
+        )
+        here = UidSet.ascending(uid for (uid,) in rows)
+        rows = connection.execute("SELECT uid FROM expunged WHERE mailbox = ?", (mailbox_id,))
+        gone = UidSet.of(uid for (uid,) in rows)
+        return not here.without(uids) and not uids.without(here).without(gone)
 
 
 def _count(connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet) -> int:
