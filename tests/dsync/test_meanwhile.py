@@ -153,6 +153,22 @@ async def test_flags_that_are_set_during_a_sync_stay(two: Two) -> None:
     assert flags == {"\\Seen", "\\Flagged", "Kw"}
 
 
+@pytest.mark.parametrize("kind", ["s", "c", "f"])
+async def test_a_flag_that_is_set_while_a_mail_gets_another_uid_stays(two: Two, kind: str) -> None:
+    await two.saves("1")
+    await two.here.append(b"Subject: other\r\n\r\n")
+    two.meanwhile.append(lambda: two.here.flag(1, "\\Flagged", is_set=True))
+    await two.master.sync(kind)
+    assert not two.meanwhile
+    for _ in range(3):
+        await two.there.flag(2, "\\Seen", is_set=True)
+        await two.there.flag(2, "\\Seen", is_set=False)
+        await two.there.flag(3, "\\Seen", is_set=True)
+        await two.there.flag(3, "\\Seen", is_set=False)
+    await two.become_equal(kind)
+    assert sorted(len(flags) for _, _, flags in await two.there.shown()) == [0, 1]
+
+
 async def test_a_flag_that_is_set_during_a_sync_lies_above_what_both_agree_on() -> None:
     """Else no later sync by a state would tell it: the master's MODSEQ may be far above this side's."""
     replica = MemoryReplica()

@@ -25,7 +25,7 @@ from replicator.mail.flags import SYSTEM_FLAGS, keywords
 from replicator.mail.last_changes import AnnotationChange
 from replicator.mail.listing import Listing
 from replicator.mail.mailstore import INBOX, CoreMailStore, Folder, NewMessage, ReceivedBody
-from replicator.mail.view import MailboxView
+from replicator.mail.view import MailboxView, Message
 
 log = logging.getLogger(__name__)
 
@@ -284,9 +284,17 @@ class MailReplicaMailbox:
             view = await self._part(UidSet.of(some))
             same = {old: new for old, new in some.items() if self._read.is_same(view, old)}
             for old, new in same.items():
-                self._own(new, view.messages[old].flags)
+                self._own(new, self._told_flags(view.messages[old]))
             await self._mail.renumber(view, same)
             self._taken_away.update(same)
+
+    def _told_flags(self, message: Message) -> frozenset[str]:
+        """Return those flags of a mail that it had as it was read, or has got by this sync."""
+        read = self._read.find(message.uid)
+        old = read.flags if read is not None else frozenset()
+        return frozenset(
+            flag for flag in message.flags if flag in old or message.uid in self._own_flags.get((flag, True), ())
+        )
 
     async def expunge(self, uids: Sequence[int]) -> None:
         """See `ReplicaMailbox`."""

@@ -9,7 +9,7 @@ import trio
 
 from protocol.values import UidSet
 from replicator.dsync.rules.copies import have_copies
-from replicator.mail.listing import Listing
+from replicator.mail.listing import ListedMessage, Listing
 from replicator.mail.mailstore import CoreMailStore, Folder
 from replicator.mail.view import MailboxView
 
@@ -49,14 +49,16 @@ class ReadMails:
         self._read.append(mails)
         return mails
 
+    def find(self, uid: int) -> ListedMessage | None:
+        """Return the mail with this UID as it was read last; None if none was read."""
+        found = (mails.find(uid) for mails in reversed(self._read))
+        return next((mail for mail in found if mail is not None), None)
+
     def is_same(self, view: MailboxView, uid: int) -> bool:
         """Return True if the UID names the mail that it named as it was read last: a merge may give it to another."""
         message = view.messages.get(uid)
-        return message is not None and message.guid == self._guid(uid)
-
-    def _guid(self, uid: int) -> bytes | None:
-        found = (mails.find(uid) for mails in reversed(self._read))
-        return next((mail.guid for mail in found if mail is not None), None)
+        read = self.find(uid)
+        return message is not None and read is not None and message.guid == read.guid
 
     async def uids(self) -> UidSet:
         """Return the UIDs of all mails that were read."""
