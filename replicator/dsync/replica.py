@@ -107,7 +107,10 @@ class ReplicaMailbox(Protocol):
         ...
 
     async def synced(self, common_uid: int, common_modseq: int, /) -> None:
-        """Remember that the peer knows the mails up to this UID, and all that was known here as the sync began."""
+        """Remember that the peer knows the mails up to this UID, and all that was known here as the sync began.
+
+        With 0 for the MODSEQ, the peer may not know of earlier changes of flags, and the next sync tells them all.
+        """
         ...
 
     async def take_uidvalidity(self, uidvalidity: int) -> None:

@@ -42,6 +42,7 @@ class History:
         self._random = Random(self.user)
         self._ledger = Ledger(self.user)
         self._dovecot = self.servers.side(DOVECOT, self.user, self.stack)
+        self._dovecot.copies = self._ledger.dovecots_copies
         self._nodes = [self.servers.side(node.sid, self.user, self.stack) for node in self.servers.cluster.nodes]
         self._deeds = Deeds(self._random, self._ledger, self.story, self._nodes)
         self._state = ""  # what Dovecot remembers in syncs of the kind `s`

@@ -8,6 +8,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from replicator.dsync.rules.copies import COPIES_MAX, guid_of_copy
+from replicator.dsync.wire.guids import guid_of
+
 TOKEN = re.compile(rb"^Message-ID: <([^@>]+)@", re.MULTILINE)
 UID = re.compile(rb"\bUID (\d+)")
 FLAGS = re.compile(rb"FLAGS \(([^)]*)\)")
@@ -67,11 +70,17 @@ ENDS = (RefusedError, imaplib.IMAP4.abort)
 
 @dataclass
 class Side:
-    """A user at a server, and a check of all that it shows: a UID means one mail, and new ones are above UIDNEXT."""
+    """A user at a server, and a check of all that it shows: a UID means one mail, and new ones are above UIDNEXT.
+
+    `copies`: GUIDs that Dovecot has given to several mails of a folder. A node's copy, which has another GUID, may be
+    there later under the same UID: in one of the two folders that a rename may leave where it meets a cut
+    (docs/dovecot.md).
+    """
 
     name: str
     connect: Callable[[], imaplib.IMAP4]
     is_dovecot: bool
+    copies: Collection[str] = ()
     _names: dict[tuple[str, int, int], tuple[str, str]] = field(default_factory=dict)  # folder, UIDVALIDITY, UID
     _uidnext: dict[tuple[str, int], int] = field(default_factory=dict)
 
@@ -142,9 +151,16 @@ class Side:
             one = name, uidvalidity, mail.uid
             assert one in self._names or mail.uid >= floor, f"{where}: {mail} is new, below the announced {floor}"
             assert mail.uid < uidnext, f"{where}: {mail} is not below UIDNEXT {uidnext}"
-            known = self._names.setdefault(one, (mail.guid, mail.token))
-            assert known == (mail.guid, mail.token), f"{where}: {mail} was {known}"
+            guid, token = known = self._names.get(one, (mail.guid, mail.token))
+            is_copy = mail.guid in self._guids_of_copies(guid)
+            assert token == mail.token, f"{where}: {mail} was {known}"
+            assert guid == mail.guid or is_copy, f"{where}: {mail} was {known}"
+            self._names[one] = mail.guid, mail.token
         self._uidnext[name, uidvalidity] = uidnext
+
+    def _guids_of_copies(self, guid: str) -> set[str]:
+        source = guid_of(guid).hex()
+        return {guid_of_copy(source, number) for number in range(1, COPIES_MAX + 1)} if source in self.copies else set()
 
     def _mail(self, parts: Sequence[object], at: int) -> Mail:
         part, after = parts[at], parts[at + 1]
