@@ -127,7 +127,8 @@ class Deeds:
             self._tell(side, f"deletes {name}, {tokens(account.folders[name])}")
             self.ledger.expunged.update(tokens(account.folders[name]))
             if side.is_dovecot:
-                seen = {token for node in self.nodes for token in node.account().tokens}
+                shown = [node.account().folders.get(name) for node in self.nodes]
+                seen = set[str].intersection(*({*tokens(one)} if one is not None else set() for one in shown))
                 side.delete(name)
                 side.forget(name, account.folders[name], {*tokens(account.folders[name])} - seen)
             else:
