@@ -18,6 +18,7 @@ from replicator.dsync.pushes.dovecot import DovecotRefusalError, DovecotUnreacha
 from replicator.dsync.replica import OpenReplica
 from replicator.dsync.rules.tree import INBOX
 from replicator.dsync.wire.items import FULL
+from replicator.mail.mailstore import NewMessage
 from replicator.mail.view import MailboxView
 from replicator.runtime.environment import wall_clock_ms
 from tests.dsync.dovecot import MAILDIR, SDBOX, needs_dovecot
@@ -137,15 +138,16 @@ async def test_folders_go_both_ways(tmp_path: Path) -> None:
             assert {one.name for one in await mail.folders(USER)} == {"INBOX", "Moved", "Moved/below"}
 
 
+@pytest.mark.parametrize("guid", [bytes(15) + b"\1", b"\xff" * 16], ids=["lower", "higher"])
 async def test_a_mail_that_is_expunged_before_it_gets_another_uid_goes_at_dovecot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guid: bytes
 ) -> None:
-    """Dovecot has it under a UID that it never had here, so that no later change tells of the expunge."""
+    """Dovecot has it under a UID that it never had here, below or above that of another mail, by their GUIDs."""
     with listening_dovecot() as (server, address):
         async with one_node(tmp_path) as mail:
             here, there, left = NodeSide(mail), DovecotSide(server), [1]
             await there.append(b"Subject: there\r\n\r\n")
-            await here.append(b"Subject: here\r\n\r\n")
+            await mail.save(await mail.folder(USER, "INBOX"), NewMessage(b"Subject: here\r\n\r\n", guid=guid))
             renumber = mail.renumber
 
             async def renumber_late(view: MailboxView, wanted: Mapping[int, int]) -> None:

@@ -51,7 +51,8 @@ class LastSync:
     is told of changes since a state does not tell their sources.
     `own_flags`, `own_annotations` (see `annotated`): changes by the sync itself. `expunged`: UIDs that were known to be
     expunged as it began; a peer that remembers this sync has been told of them, unless `common_modseq` is 0.
-    `uids`: those that the peer has been told, up to the common one.
+    `uids`: those that the peer has been told, up to the common one. `gone`: GUIDs of mails to which the peer has given
+    other UIDs by this sync, while here they were expunged before, by these UIDs.
     """
 
     folder: bytes
@@ -68,12 +69,14 @@ class LastSync:
     own_annotations: frozenset[str] = frozenset()
     expunged: UidSet = NO_UIDS
     uids: UidSet = NO_UIDS
+    gone: Mapping[int, bytes] = field(default_factory=dict)
 
     @property
     def details(self) -> int:
         """Number of things that are remembered of it besides."""
         flags = sum(len(uids.ranges) for uids in self.own_flags.values())
-        return flags + len(self.own_annotations) + len(self.expunged.ranges) + len(self.uids.ranges)
+        uids = len(self.expunged.ranges) + len(self.uids.ranges) + len(self.gone)
+        return flags + len(self.own_annotations) + uids
 
 
 def annotated(name: str, value: bytes | None, *, of_account: bool) -> str:
@@ -227,6 +230,7 @@ def _packed(syncs: LastSyncs) -> bytes:
             sorted(sync.own_annotations),
             sync.expunged.ranges,
             sync.uids.ranges,
+            [*sync.gone.items()],
         )
         for peer, mailbox_id, sync in syncs.all()
     ]
@@ -242,7 +246,7 @@ def _unpacked(data: bytes) -> LastSyncs:
     if version not in {1, VERSION}:
         raise ValueError(f"it is of version {version}, and this node knows {VERSION} at most")
     rows, full = (content, ()) if version == 1 else content
-    return LastSyncs(((peer, mailbox_id, _sync(row)) for peer, mailbox_id, *row in rows), full)
+    return LastSyncs(((peer, mailbox_id, _sync((*row, ())[:7])) for peer, mailbox_id, *row in rows), full)
 
 
 Ranges = tuple[tuple[int, int], ...]
@@ -253,10 +257,11 @@ Row = tuple[
     Iterable[str],
     Ranges,
     Ranges,
+    Iterable[tuple[int, bytes]],
 ]
 
 
 def _sync(row: Row) -> LastSync:
-    before, common, flags, annotations, expunged, uids = row
+    before, common, flags, annotations, expunged, uids, gone = row
     own_flags = {(flag, is_set): UidSet(ranges) for flag, is_set, ranges in flags}
-    return LastSync(*before, *common, own_flags, frozenset(annotations), UidSet(expunged), UidSet(uids))
+    return LastSync(*before, *common, own_flags, frozenset(annotations), UidSet(expunged), UidSet(uids), dict(gone))

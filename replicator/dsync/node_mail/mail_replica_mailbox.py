@@ -71,6 +71,7 @@ class MailReplicaMailbox:
         self._read = ReadMails(mail, folder)
         self._is_by_state = False  # only what has changed since the last sync is read
         self._relied_on: Dot | None = None  # the mailbox's head as a state was found to tell all
+        self._gone = dict[int, bytes]()  # as in a `LastSync`
         self._taken_away = set[int]()  # UIDs of mails that this sync has expunged or moved
         self._batch: list[NewMessage] = []
         self._batch_bytes = 0
@@ -106,6 +107,7 @@ class MailReplicaMailbox:
         last = self._last_sync
         known = NO_UIDS if last is None or not 0 < last.common_modseq <= since else last.expunged
         found, read = await self._mail.expunged(self._folder), await self._read.uids()
+        found = {**(last.gone if last is not None else {}), **found}
 
         def sorted_out() -> tuple[UidSet, Mapping[int, bytes]]:
             """A mail that was there as mails were read is expunged for the next sync."""
@@ -165,6 +167,7 @@ class MailReplicaMailbox:
                 copies=copies,
                 own_flags={change: UidSet.of(uids) for change, uids in self._own_flags.items()},
                 own_annotations=frozenset(self._own_annotations),
+                gone=self._gone,
                 uids=told.without(UidSet.of(self._taken_away)).union(came.uids()).up_to(common_uid),
             )
 
@@ -287,6 +290,9 @@ class MailReplicaMailbox:
                 self._own(new, self._told_flags(view.messages[old]))
             await self._mail.renumber(view, same)
             self._taken_away.update(same)
+            now = await self._part(UidSet.of(some.values()))
+            read = {new: self._read.find(old) for old, new in some.items() if new not in now.messages}
+            self._gone |= {new: mail.guid for new, mail in read.items() if mail is not None}
 
     def _told_flags(self, message: Message) -> frozenset[str]:
         """Return those flags of a mail that it had as it was read, or has got by this sync."""
