@@ -92,7 +92,7 @@ def dovecot_syncs(directory: Path, scale: Scale) -> list[Figure]:
     counted = ["counted0", "counted1"]
     directory.mkdir(parents=True)
     directory.chmod(0o755)  # Dovecot runs under another user
-    directory.parent.chmod(0o755)
+    directory.parent.chmod(directory.parent.stat().st_mode | 0o055)
     cluster = Cluster(directory / "nodes", [*users, *counted], size=2, more_doors=["doveadm"], extra=DOOR)
     (directory / "nodes" / "doveadm.password").write_text(PASSWORD, encoding="utf-8")
     with cluster, SyncingDovecot(directory / "master") as master, SyncingDovecot(directory / "remote") as remote:

@@ -66,7 +66,7 @@ def imap(directory: Path, scale: Scale) -> list[Figure]:
     """Measure commands of one session, then idle sessions, then busy ones."""
     directory.mkdir(parents=True)
     directory.chmod(0o755)  # Dovecot runs under another user
-    directory.parent.chmod(0o755)
+    directory.parent.chmod(directory.parent.stat().st_mode | 0o055)
     workers = [f"worker{number:02d}" for number in range(scale.imap_workers)]
     boxes = [(READER, "INBOX", scale.imap_messages), *((user, "INBOX", ACTIVE_MESSAGES) for user in workers)]
     mails = sum(messages for _, _, messages in boxes)
