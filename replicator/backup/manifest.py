@@ -45,7 +45,7 @@ class SavedFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What is in a backup. `lacking`: hashes of attachments that the node itself did not have whole."""
+    """The contents of a backup. `lacking`: hashes of attachments that the node itself did not have whole."""
 
     node: str
     cluster: str

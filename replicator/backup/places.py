@@ -1,4 +1,4 @@
-"""Where backups lie: a directory, or a prefix in an S3 bucket.
+"""Places of backups: a directory, or a prefix in an S3 bucket.
 
 Files are written once, each whole or not at all, and the manifest after all others. Data that comes from elsewhere may
 raise while it is written: no file is there then.

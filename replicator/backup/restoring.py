@@ -34,7 +34,7 @@ _BESIDE = ("-wal", "-shm", "")  # the log first: no other database may take it f
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What came of a restore, or of a check, after which `is_in_place` is False.
+    """The result of a restore, or of a check, after which `is_in_place` is False.
 
     `set_aside`: the directory with the former database and attachments. `lacking`: attachments that are to come from
     other nodes. `kept`: files of the configuration that differ from those of the backup and were left alone.

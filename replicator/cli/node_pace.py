@@ -1,4 +1,4 @@
-"""What a node does now: its pace, its peers, its processes, who keeps it busy.
+"""The work of a node at this moment: its pace, its peers, its processes, who keeps it busy.
 
 All comes from figures that a node has anyway: `/metrics`, its status, and the register of sessions. Rates are those
 between two looks. The register is asked for at most 1/`REST` of the time: with tens of thousands of sessions, telling
@@ -43,7 +43,7 @@ class PeerPace:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """What the core, or a door's process, uses of the machine. `processors`: 1.0 is one of them all the time."""
+    """The load of the core, or of a door's process. `processors`: 1.0 is one of them all the time."""
 
     process: str
     processors: float

@@ -1,4 +1,4 @@
-"""What a node does now, as text and tables for people."""
+"""The work of a node at this moment, as text and tables for people."""
 
 from __future__ import annotations
 

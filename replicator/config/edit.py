@@ -26,7 +26,7 @@ MANAGED_LINES = 10
 
 
 _WORD = re.compile(r"[a-z0-9-]+")
-"""What may be the id of a node, in a comment."""
+"""Text of a comment that may be the id of a node."""
 
 
 class EditError(ConfigError):

@@ -1,4 +1,4 @@
-"""What commands and replies are about: their names, mailboxes and entries, and their other values as text.
+"""Descriptions of commands and replies: their names, mailboxes and entries, and their other values as text.
 
 Literals, which may be mail or secrets, are the fields without a `repr`. The text has their size and a mark, which is
 made of their SHA-256 by a key (BLAKE2b): who does not know the key cannot find out a short literal by guesses. Hashes
@@ -57,7 +57,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a command is about."""
+    """The description of a command."""
 
     places: tuple[Place, ...]
     entries: tuple[str, ...]

@@ -71,7 +71,7 @@ class TracedLinks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a listener wants to know: of everything, or of what has all that is named. Empty `commands`: of all."""
+    """A filter of what a listener hears: everything, or what has all that is named. Empty `commands`: all."""
 
     peer: str | None = None
     commands: frozenset[str] = frozenset()
@@ -238,7 +238,7 @@ class Tracer:
 
 
 class Trace:
-    """What one listener is told."""
+    """The queue of what one listener is told."""
 
     def __init__(self, wanted: Wanted, names: FolderNames, run_in_thread: ThreadRunner) -> None:
         self._wanted = wanted

@@ -1,4 +1,4 @@
-r"""What this side tells of its mails, in the peer's words.
+r"""This side's account of its mails, in the peer's words.
 
 GUIDs are told as the peer writes them: else it would take the mails for others. Mails that are `\Recent` there are
 told so: else Dovecot takes them for changed.

@@ -28,14 +28,14 @@ PART_BYTES = 150
 """The most memory of a record, and of each part of its lists, beyond what the line has. Most records take half."""
 
 SEPARATORS = b"\1t"
-"""What stands between the parts of a list within a value."""
+"""The separator of the parts of a list within a value."""
 
 HELLO_LINES_MAX = 100
 """Lines of a hello: eleven kinds are known."""
 
 
 class Mark(Enum):
-    """What stands between items."""
+    """A mark between items."""
 
     END_OF_LIST = auto()
     END_OF_TEXT = auto()
