@@ -44,8 +44,9 @@ async def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert found.full == {"dovecot:2425": 1}
 
 
-async def test_a_file_of_version_1_knows_of_no_full_sync(tmp_path: Path) -> None:
-    write(tmp_path, (1, OF_VERSION_1))
+@pytest.mark.parametrize("content", [(1, OF_VERSION_1), (2, (OF_VERSION_1, []))])
+async def test_earlier_files_are_read(tmp_path: Path, content: object) -> None:
+    write(tmp_path, content)
     found = await LastSyncFiles(tmp_path).load(USER)
     assert found.find(PEER, BOX, FOLDER) == SYNC
     assert found.full == {}

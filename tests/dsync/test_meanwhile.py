@@ -459,3 +459,17 @@ async def test_a_backup_replaces_mail_in_an_inbox_that_was_in_use(two: Two) -> N
     await two.saves("3")
     await backup()
     assert guids(await two.here.shown()) == guids(await two.there.shown())
+
+
+async def test_a_backup_replaces_an_inbox_that_was_renamed_at_the_node(two: Two) -> None:
+    """A renamed INBOX takes its id along, and another one is in its place."""
+    await two.there.append(b"Subject: one\r\n\r\n")
+    await two.become_equal("c")
+    await two.mail.rename_folder(USER, "INBOX", "Bar")
+    await two.here.append(b"Subject: other\r\n\r\n")
+    words = ["backup", "-u", USER, two.master.address]
+    for _ in range(2):
+        assert (await trio.to_thread.run_sync(lambda: two.server.run(*words))).returncode in {0, 2}
+        assert [folder.name for folder in await two.mail.folders(USER)] == ["INBOX"]
+    [(_, guid, _)] = await two.there.shown()
+    assert [here for _, here, _ in await two.here.shown()] == [guid]

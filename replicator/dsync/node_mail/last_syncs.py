@@ -26,7 +26,10 @@ from replicator.runtime.environment import run_in_thread
 log = logging.getLogger(__name__)
 
 VERSION = 2
-"""Version 1 had the rows alone. A node takes a file of a later version for a damaged one."""
+"""Version 1 had the rows alone; its rows, and the first ones of version 2, end before `gone`.
+
+A node takes a file of a later version for a damaged one.
+"""
 
 DETAILS_MAX = 100_000
 """Ranges of UIDs that are remembered of all syncs of a user: 10 MB of memory."""
@@ -51,8 +54,8 @@ class LastSync:
     is told of changes since a state does not tell their sources.
     `own_flags`, `own_annotations` (see `annotated`): changes by the sync itself. `expunged`: UIDs that were known to be
     expunged as it began; a peer that remembers this sync has been told of them, unless `common_modseq` is 0.
-    `uids`: those that the peer has been told, up to the common one. `gone`: GUIDs of mails to which the peer has given
-    other UIDs by this sync, while here they were expunged before, by these UIDs.
+    `uids`: those that the peer has been told, up to the common one. `gone`: GUIDs of mails that were expunged here
+    before this sync could give them other UIDs, by the UIDs under which the peer has them.
     """
 
     folder: bytes

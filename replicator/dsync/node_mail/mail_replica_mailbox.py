@@ -290,9 +290,17 @@ class MailReplicaMailbox:
                 self._own(new, self._told_flags(view.messages[old]))
             await self._mail.renumber(view, same)
             self._taken_away.update(same)
-            now = await self._part(UidSet.of(some.values()))
-            read = {new: self._read.find(old) for old, new in some.items() if new not in now.messages}
-            self._gone |= {new: mail.guid for new, mail in read.items() if mail is not None}
+            await self._note_gone(some)
+
+    async def _note_gone(self, moved: Mapping[int, int]) -> None:
+        """Note which mails that were to get other UIDs, values for keys, were expunged before."""
+        now = await self._part(UidSet.of(moved.values()))
+        read = {new: self._read.find(old) for old, new in moved.items() if new not in now.messages}
+        guids = {new: mail.guid for new, mail in read.items() if mail is not None}
+        if guids:
+            elsewhere = await self._mail.uids_of(self._folder, guids.values())
+            here = {mail.guid for mail in await self._mail.list_messages(self._folder, elsewhere)}
+            self._gone |= {new: guid for new, guid in guids.items() if guid not in here}
 
     def _told_flags(self, message: Message) -> frozenset[str]:
         """Return those flags of a mail that it had as it was read, or has got by this sync."""

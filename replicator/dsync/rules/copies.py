@@ -6,7 +6,7 @@ is told of changes since the last sync does not name the sources, so a folder wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 
 from replicator.dsync.rules.stored_mail import StoredMail
@@ -59,16 +59,21 @@ def with_free_guids(
     saves = [at for at, change in enumerate(changes) if change.type is ChangeType.SAVE]
     new = [at for at in saves if here(changes[at].uid) != changes[at].guid]
     taken = {*kept, *(changes[at].guid for at in {*saves}.difference(new))}
+    left_out = set[str]()  # GUIDs of mails that have as many copies as they may have
     for at in new:
         change = changes[at]
+        if change.guid in left_out:
+            continue
         if change.guid in taken:
             free = next((one for one in _copies_of(change.guid) if one not in taken), None)
             if free is None:
+                left_out.add(change.guid)
                 continue
             sources[free] = change.guid
             changes[at] = change._replace(guid=free)
         taken.add(changes[at].guid)
 
 
-def _copies_of(guid: str) -> list[str]:
-    return [guid_of_copy(guid, number) for number in range(1, COPIES_MAX + 1)]
+def _copies_of(guid: str) -> Iterator[str]:
+    """Yield the GUIDs that copies may have: the first ones are nearly always enough."""
+    return (guid_of_copy(guid, number) for number in range(1, COPIES_MAX + 1))

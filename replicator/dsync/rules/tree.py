@@ -115,11 +115,14 @@ def merging_steps(own: Tree, peer: Tree) -> Iterator[Step]:
 
 
 def replacing_steps(own: Tree, peer: Tree) -> Iterator[Step]:
-    """Yield the changes on this side by which its tree becomes the peer's, which is the source of a backup."""
+    """Yield the changes on this side by which its tree becomes the peer's, which is the source of a backup.
+
+    INBOX is never renamed: where the peer's is known here by another name, this side's INBOX takes its place.
+    """
     theirs = peer.boxes()
     ours = dict[bytes, Name]()
     for one, node in own.boxes().items():
-        if node.name == INBOX or one in theirs:
+        if node.name == INBOX or (one in theirs and theirs[one].name != INBOX):
             ours[one] = node.name
         else:
             yield Delete(node.name, one, UID_MAX)
@@ -198,11 +201,13 @@ def _targets(names: Mapping[bytes, Sequence[tuple[int, Name]]], own: Tree, peer:
     other side, or gets a new one. `names`: see `_names_of`.
     """
     taken = dict[Name, bytes]()
-    known = own.nodes.keys() | peer.nodes.keys()
+    used = {*own.nodes, *peer.nodes}
     for one in sorted(names, key=lambda one: (names[one][0][1] == INBOX, names[one][0][0], one), reverse=True):
         wanted = [name for _, name in names[one]]
         free = next((name for name in wanted if name not in taken), None)
-        taken[free or _beside(wanted[0], known | taken.keys())] = one
+        name = free or _beside(wanted[0], used)
+        taken[name] = one
+        used.add(name)
     return {one: name for name, one in taken.items()}
 
 
