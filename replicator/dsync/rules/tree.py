@@ -161,9 +161,10 @@ def without_deletions(own: Tree, kept: Collection[TreeNode]) -> Tree:
 
 
 def renamed_last(own: Tree, peer: Tree) -> Tree:
-    """Return a tree of this side whose names the peer takes over, as it takes those that were given last.
+    """Return this side's tree, with each name that the peer has otherwise told as given after all of the peer's.
 
-    Of one second, Dovecot takes a name by rules of its own, and its clock may be ahead.
+    Dovecot takes over the name that was given last. Between two of one second it decides by rules of its own, and its
+    clock may be ahead.
     """
     theirs = {one: node.name for one, node in peer.boxes().items()}
     after_s = 1 + max((node.renamed_s for node in peer.nodes.values()), default=0)
