@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from protocol.values import UidSet
-from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
+from replicator.dsync.rules.mails.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.rules.tree import Step, Tree
 from replicator.dsync.wire.items import Attribute, Mailbox, MailboxState
 
@@ -102,7 +102,7 @@ class ReplicaMailbox(Protocol):
         """Return True if changes since the sync with these numbers (`synced`) tell all that the peer has to know.
 
         They do not if the sync is not known, as it was with another node, which other changes have reached; if mails
-        have got other UIDs since; or if there are copies (`rules.copies`).
+        have got other UIDs since; or if there are copies (`rules.mails.copies`).
         """
         ...
 

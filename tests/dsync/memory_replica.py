@@ -14,8 +14,8 @@ import trio
 
 from protocol.values import UidSet
 from replicator.dsync.replica import SavedAs
-from replicator.dsync.rules.copies import is_copy
-from replicator.dsync.rules.stored_mail import NO_FLAGS, FlagChanges, StoredMail
+from replicator.dsync.rules.mails.copies import is_copy
+from replicator.dsync.rules.mails.stored_mail import NO_FLAGS, FlagChanges, StoredMail
 from replicator.dsync.rules.tree import INBOX, Adopt, Create, Delete, Name, Rename, Step, Subscribe, Tree, name_hash
 from replicator.dsync.wire.items import Attribute, Deletions, Mailbox, MailboxState, TreeNode
 from replicator.errors import FolderExistsError, FolderNotFoundError

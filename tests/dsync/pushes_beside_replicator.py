@@ -1,7 +1,7 @@
 """Pushes beside Dovecot's own replicator, with Maildirs: to be run by name, as it does not always pass.
 
 A mail to which Dovecot gives another UID may be told under both for a moment, and then has the GUID of a copy at the
-node (`replicator.dsync.rules.copies`). UIDs, texts and flags are the same.
+node (`replicator.dsync.rules.mails.copies`). UIDs, texts and flags are the same.
 """
 
 from __future__ import annotations

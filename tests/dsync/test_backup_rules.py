@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.dsync.rules.backup import plan_backup
-from replicator.dsync.rules.comparison import Comparison, Told, concerned
-from replicator.dsync.rules.mailbox import Known
+from replicator.dsync.rules.mails.backup import plan_backup
+from replicator.dsync.rules.mails.comparison import Comparison, Told, concerned
+from replicator.dsync.rules.mails.plan import Known
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange
 from tests.dsync.memory_replica import MemoryMail
 

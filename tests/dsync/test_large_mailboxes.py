@@ -16,9 +16,10 @@ import trio
 from protocol.values import UidSet
 from replicator.dsync.conversation import mailbox_sync
 from replicator.dsync.node_mail.read_mails import AT_ONCE
-from replicator.dsync.rules.comparison import Told
-from replicator.dsync.rules.mailbox import Known, Plan, plan_merge
-from replicator.dsync.rules.stored_mail import FlagChanges
+from replicator.dsync.rules.mails.comparison import Told
+from replicator.dsync.rules.mails.merging import plan_merge
+from replicator.dsync.rules.mails.plan import Known, Plan
+from replicator.dsync.rules.mails.stored_mail import FlagChanges
 from replicator.dsync.wire.items import (
     Attribute,
     ChangeType,

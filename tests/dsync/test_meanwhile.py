@@ -14,10 +14,10 @@ import pytest
 import trio
 
 from replicator.dsync.conversation import mailbox_sync
-from replicator.dsync.rules import telling
-from replicator.dsync.rules.comparison import Told
-from replicator.dsync.rules.mailbox import Known
-from replicator.dsync.rules.stored_mail import StoredMail
+from replicator.dsync.rules.mails import telling
+from replicator.dsync.rules.mails.comparison import Told
+from replicator.dsync.rules.mails.plan import Known
+from replicator.dsync.rules.mails.stored_mail import StoredMail
 from replicator.dsync.rules.tree import INBOX, Adopt, Delete
 from replicator.dsync.users import Syncing
 from replicator.dsync.wire.guids import guid_of

@@ -16,7 +16,7 @@ import trustme
 
 from replicator.config import Address, CertificateConfig, DoveadmConfig, ListenConfig, default_config
 from replicator.dsync.node_mail.attribute_keys import CONFIGURED, OF_SERVER
-from replicator.dsync.rules.stored_mail import FlagChanges
+from replicator.dsync.rules.mails.stored_mail import FlagChanges
 from replicator.errors import MailError, QuotaExceededError, UnavailableError
 from replicator.mail.flags import MAX_KEYWORDS
 from replicator.mail.mailstore import NewMessage

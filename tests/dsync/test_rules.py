@@ -8,12 +8,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.dsync.rules.comparison import Comparison, Told, concerned
-from replicator.dsync.rules.copies import COPIES_MAX, guid_of_copy
-from replicator.dsync.rules.flags import FlagSide, merged_flags
-from replicator.dsync.rules.mailbox import Known, Plan, plan_merge
-from replicator.dsync.rules.new_mails import NewMail, NewUids, Placed
-from replicator.dsync.rules.stored_mail import NO_FLAGS, StoredMail
+from replicator.dsync.rules.mails.comparison import Comparison, Told, concerned
+from replicator.dsync.rules.mails.copies import COPIES_MAX, guid_of_copy
+from replicator.dsync.rules.mails.flags import FlagSide, merged_flags
+from replicator.dsync.rules.mails.merging import plan_merge
+from replicator.dsync.rules.mails.new_mails import NewMail, NewUids, Placed
+from replicator.dsync.rules.mails.plan import Known, Plan
+from replicator.dsync.rules.mails.stored_mail import NO_FLAGS, StoredMail
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange
 from tests.dsync.memory_replica import MemoryMail

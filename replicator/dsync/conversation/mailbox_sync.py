@@ -23,13 +23,14 @@ from replicator.dsync.conversation.placement import Placement
 from replicator.dsync.conversation.requested_mails import RequestedMails
 from replicator.dsync.errors import DsyncError
 from replicator.dsync.replica import ReplicaMailbox
-from replicator.dsync.rules.ascending import first_above
 from replicator.dsync.rules.attributes import attributes_to_take, attributes_to_tell
-from replicator.dsync.rules.backup import plan_backup
-from replicator.dsync.rules.comparison import Comparison, Told, concerned, disputed, told_since
-from replicator.dsync.rules.mailbox import Known, Plan, flags_of_moved, plan_merge
-from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
-from replicator.dsync.rules.telling import changes_to_tell
+from replicator.dsync.rules.mails.ascending import first_above
+from replicator.dsync.rules.mails.backup import plan_backup
+from replicator.dsync.rules.mails.comparison import Comparison, Told, concerned, disputed, told_since
+from replicator.dsync.rules.mails.merging import flags_of_moved, plan_merge
+from replicator.dsync.rules.mails.plan import Known, Plan
+from replicator.dsync.rules.mails.stored_mail import FlagChanges, StoredMail
+from replicator.dsync.rules.mails.telling import changes_to_tell
 from replicator.dsync.wire.items import (
     Attribute,
     ChangeType,

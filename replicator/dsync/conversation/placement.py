@@ -15,8 +15,8 @@ from replicator.dsync.conversation.held_texts import HeldTexts
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.errors import DsyncError
 from replicator.dsync.replica import ReplicaMailbox, SavedAs
-from replicator.dsync.rules.mailbox import Plan
-from replicator.dsync.rules.new_mails import Placed
+from replicator.dsync.rules.mails.new_mails import Placed
+from replicator.dsync.rules.mails.plan import Plan
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import Mail
 from replicator.dsync.wire.reader import Mark

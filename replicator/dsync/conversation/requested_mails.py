@@ -12,9 +12,9 @@ import trio
 from protocol.values import UidSet
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.replica import ReplicaMailbox
-from replicator.dsync.rules.ascending import find
-from replicator.dsync.rules.comparison import Told
-from replicator.dsync.rules.stored_mail import StoredMail
+from replicator.dsync.rules.mails.ascending import find
+from replicator.dsync.rules.mails.comparison import Told
+from replicator.dsync.rules.mails.stored_mail import StoredMail
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import Mail, MailRequest
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from replicator.dsync.node_mail.last_syncs import LastSync
-from replicator.dsync.rules.copies import have_copies
+from replicator.dsync.rules.mails.copies import have_copies
 from replicator.mail.mailstore import CoreMailStore, Folder
 
 

@@ -50,8 +50,8 @@ class LastSync:
     `folder`: the id of the node's folder; where branches join, another one may get the GUID by which the peer knows it.
     `head`, `annotated`: the newest entry of the mailbox, and the last change of its annotations, then; while they still
     are, nothing has changed here. `common_uid`, `common_modseq`: up to where both sides were equal in the end. With 0
-    that is not known, so the next sync compares all; and so it does if there were `copies` (`rules.copies`), since what
-    is told of changes since a state does not tell their sources.
+    that is not known, so the next sync compares all; and so it does if there were `copies` (`rules.mails.copies`),
+    since what is told of changes since a state does not tell their sources.
     `own_flags`, `own_annotations` (see `annotated`): changes by the sync itself. `expunged`: UIDs that were known to be
     expunged as it began; a peer that remembers this sync has been told of them, unless `common_modseq` is 0.
     `uids`: those that the peer has been told, up to the common one. `gone`: GUIDs of mails that were expunged here

@@ -18,7 +18,7 @@ from replicator.dsync.node_mail.known_uids import knows_all
 from replicator.dsync.node_mail.last_syncs import NO_UIDS, LastSync, annotated
 from replicator.dsync.node_mail.read_mails import AT_ONCE, ReadMails, in_parts
 from replicator.dsync.replica import SavedAs
-from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
+from replicator.dsync.rules.mails.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.wire.items import Attribute, Mailbox
 from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError, UnavailableError
 from replicator.mail.flags import SYSTEM_FLAGS, keywords

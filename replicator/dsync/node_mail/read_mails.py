@@ -8,7 +8,7 @@ from functools import reduce
 import trio
 
 from protocol.values import UidSet
-from replicator.dsync.rules.copies import have_copies
+from replicator.dsync.rules.mails.copies import have_copies
 from replicator.mail.listing import ListedMessage, Listing
 from replicator.mail.mailstore import CoreMailStore, Folder
 from replicator.mail.view import MailboxView

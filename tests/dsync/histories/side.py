@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from replicator.dsync.rules.copies import COPIES_MAX, guid_of_copy
+from replicator.dsync.rules.mails.copies import COPIES_MAX, guid_of_copy
 from replicator.dsync.wire.guids import guid_of
 
 TOKEN = re.compile(rb"^Message-ID: <([^@>]+)@", re.MULTILINE)

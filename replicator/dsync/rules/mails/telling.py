@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from operator import attrgetter
 
-from replicator.dsync.rules.comparison import Told
-from replicator.dsync.rules.mailbox import NO_CHANGES, Known
-from replicator.dsync.rules.stored_mail import StoredMail
+from replicator.dsync.rules.mails.comparison import Told
+from replicator.dsync.rules.mails.plan import NO_CHANGES, Known
+from replicator.dsync.rules.mails.stored_mail import StoredMail
 from replicator.dsync.wire.items import ChangeType, MailboxState, MailChange
 
 

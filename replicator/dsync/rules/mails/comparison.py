@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from protocol.values import UidSet
-from replicator.dsync.rules.ascending import AscendingTexts, AscendingUids, find, first_above
-from replicator.dsync.rules.common import CommonUid
-from replicator.dsync.rules.copies import is_copy, named_here, with_free_guids
-from replicator.dsync.rules.stored_mail import StoredMail
+from replicator.dsync.rules.mails.ascending import AscendingTexts, AscendingUids, find, first_above
+from replicator.dsync.rules.mails.common_uid import CommonUid
+from replicator.dsync.rules.mails.copies import is_copy, named_here, with_free_guids
+from replicator.dsync.rules.mails.stored_mail import StoredMail
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import ChangeType, MailChange
 
@@ -22,10 +22,10 @@ from replicator.dsync.wire.items import ChangeType, MailChange
 class Told:
     r"""The peer's account. `changes` ascend by UID, and have GUIDs as this side has them.
 
-    `common_uid`: up to it, both sides have had the same mails (`rules.common`). `lacking`: own mails that the peer
-    does not have, where all are compared. `recent`: mails that are `\Recent` there. `names`: GUIDs as the peer writes
-    them, where that is in another way; those of equal mails are in `equal_names`, by UID. `sources`: GUIDs of mails, by
-    those that their copies have here.
+    `common_uid`: up to it, both sides have had the same mails. `lacking`: own mails that the peer does not have, where
+    all are compared. `recent`: mails that are `\Recent` there. `names`: GUIDs as the peer writes them, where that is in
+    another way; those of equal mails are in `equal_names`, by UID. `sources`: GUIDs of mails, by those that their
+    copies have here.
     """
 
     changes: list[MailChange] = field(default_factory=list)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
-from replicator.dsync.rules.comparison import Told
-from replicator.dsync.rules.mailbox import Known, Plan, change_flags
-from replicator.dsync.rules.new_mails import Placed
+from replicator.dsync.rules.mails.comparison import Told
+from replicator.dsync.rules.mails.new_mails import Placed
+from replicator.dsync.rules.mails.plan import Known, Plan, change_flags
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange
 
 

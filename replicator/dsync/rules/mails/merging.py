@@ -4,56 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from operator import attrgetter
 
-from replicator.dsync.rules.ascending import by_uid, find, first_above
-from replicator.dsync.rules.comparison import Told, shared_guids
-from replicator.dsync.rules.flags import FlagSide, flag_difference, merged_flags
-from replicator.dsync.rules.new_mails import Each, NewMail, NewUids, Placed
-from replicator.dsync.rules.stored_mail import FlagChanges, StoredMail
+from replicator.dsync.rules.mails.ascending import by_uid, first_above
+from replicator.dsync.rules.mails.comparison import Told, shared_guids
+from replicator.dsync.rules.mails.flags import FlagSide, flag_difference, merged_flags
+from replicator.dsync.rules.mails.new_mails import Each, NewMail, NewUids, Placed
+from replicator.dsync.rules.mails.plan import NO_CHANGES, Known, Plan, change_flags
+from replicator.dsync.rules.mails.stored_mail import StoredMail
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange
-
-NO_CHANGES = FlagChanges()
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """This side's mail in the mailbox, and its memory of earlier syncs. `is_master`: this side has begun the sync.
-
-    `mails`: those that have changed, or that the peer's changes concern, ascending by UID. Nothing is done to others.
-    """
-
-    numbers: Mailbox
-    mails: Sequence[StoredMail]
-    expunged: Mapping[int, bytes]
-    flag_changes: Mapping[int, FlagChanges]
-    is_master: bool = False
-
-    def find(self, uid: int) -> StoredMail | None:
-        """Return the mail with this UID."""
-        return find(self.mails, uid)
-
-    def mail(self, uid: int) -> StoredMail:
-        """Return the mail with this UID, which is there."""
-        return by_uid(self.mails, uid)
-
-
-@dataclass(slots=True)
-class Plan:
-    """Steps to take, in this order; `placed` are mails that come or move, ascending by their new UIDs.
-
-    `common_uid`: up to which both sides are equal then.
-    """
-
-    expunged: list[int] = field(default_factory=list)
-    flags: dict[int, FlagChanges] = field(default_factory=dict)
-    placed: list[Placed] = field(default_factory=list)
-    uidnext: int = 1
-    common_uid: int = 0
-    wanted: dict[str, frozenset[str]] = field(default_factory=dict)  # flags of the peer's mails to be fetched, by GUID
-    own_uids: bool = False  # mails have other UIDs here than at the peer, so no common UID can be told
-    untold_flags: bool = False  # mails of both sides above the common UID, which keep at the peer the flags that it has
 
 
 def plan_merge(known: Known, theirs: Mailbox, told: Told, state: MailboxState | None) -> Plan:
@@ -176,13 +135,6 @@ def _merged(change: MailChange, mail: StoredMail, known: Known) -> frozenset[str
     own = FlagSide(mail.flags, mail.modseq, ours.added, ours.removed)
     master, remote = (own, peer) if known.is_master else (peer, own)
     return merged_flags(master, remote)
-
-
-def change_flags(plan: Plan, mail: StoredMail, wanted: frozenset[str]) -> None:
-    """Note the changes after which a mail has these flags, if it has others now."""
-    added, removed = flag_difference(mail.flags, wanted)
-    if added or removed:
-        plan.flags[mail.uid] = FlagChanges(added, removed)
 
 
 def _takes(expunge: MailChange, mail: StoredMail, since: int) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 
-from replicator.dsync.rules.stored_mail import StoredMail
+from replicator.dsync.rules.mails.stored_mail import StoredMail
 from replicator.dsync.wire.items import ChangeType, MailChange
 
 MARK = bytes.fromhex("c0 91 e5 d5 7c")
