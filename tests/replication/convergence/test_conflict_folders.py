@@ -469,10 +469,25 @@ async def test_deleted_folder_that_is_shown_for_its_mail_cannot_be_renamed(
         for node in two.nodes.all():
             with pytest.raises(InvalidNameError, match="'Work' was deleted"):
                 await node.mail.rename_folder(USER, "Work", "Kept")
-            with pytest.raises(InvalidNameError, match="'Work' was deleted"):
-                await node.mail.create_folder(USER, "Work/More")
         await create(two.there, "Kept")
         view = await two.there.view("Work")
         await two.there.mail.move(view, UidSet.of(view.messages), await two.there.mail.folder(USER, "Kept"))
         await two.nodes.converged()
         assert await mails(two.here) == {"Kept": ["new"]}
+
+
+async def test_deleted_folder_that_is_shown_for_its_mail_is_created_anew_for_one_below_it(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with pair(tmp_path, autojump_clock) as two:
+        await create(two.here, "Work")
+        await two.part()
+        await two.here.mail.delete_folder(USER, "Work")
+        await two.there.save("new", "Work")
+        await two.heal()
+        await create(two.here, "Work/More")
+        await gathered(*two.nodes.all())
+        assert await mails(two.there) == {"Work": ["new"], "Work/More": []}
+        await two.there.mail.expunge(view := await two.there.view("Work"), UidSet.of(view.messages))
+        await two.nodes.converged()
+        assert {one.name for one in await two.here.mail.folders(USER)} == {INBOX, "Work", "Work/More"}

@@ -8,6 +8,7 @@ from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNam
 from replicator.mail.mailstore import INBOX as INBOX_NAME
 from replicator.store.db import queries
 from replicator.store.db.queries import FolderRecord, MailboxKey
+from replicator.store.log.forks import stray_mail
 from resync.entry import tree_id
 from resync.folder_tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP
 from tests.store import consistency
@@ -170,25 +171,32 @@ def test_deleted_folder_with_new_mail_stays_visible(node: MemoryNode) -> None:
     assert names(node) == []
 
 
-def test_deleted_folder_with_mail_is_not_renamed_and_gets_no_children(node: MemoryNode) -> None:
+def test_deleted_folder_with_mail_is_not_renamed(node: MemoryNode) -> None:
+    node.write(creating("a/b", A))
+    kept = key(node, "a/b")
+    node.write_together([deleting(A), saving(b"text", guid(1), kept)])
+    entries = len(node.log())
+    with pytest.raises(InvalidNameError, match="the folder 'a/b' was deleted, and is shown only for mail that arrived"):
+        node.write(renaming(A, "z"))
+    node.write(renaming(A, "a/b"))
+    assert len(node.log()) == entries
+    node.write(renaming(folder(node, "a").mailbox_id, "z"))
+    assert names(node) == ["z", "z/b"], "the deleted folder moves with its parent"
+    node.write(expunging(1, key=kept))
+    assert names(node) == ["z"]
+
+
+@pytest.mark.parametrize("is_renamed", [False, True])
+def test_deleted_folder_with_mail_is_created_anew_for_folders_below_it(node: MemoryNode, *, is_renamed: bool) -> None:
     for name, mailbox_id in (("a/b", A), ("c", C)):
         node.write(creating(name, mailbox_id))
     kept = key(node, "a/b")
     node.write_together([deleting(A), saving(b"text", guid(1), kept)])
-    entries = len(node.log())
-    for job in (renaming(A, "z"), creating("a/b/x", B), creating("a/b/x/y", B), renaming(C, "a/b/c")):
-        with pytest.raises(
-            InvalidNameError, match="the folder 'a/b' was deleted, and is shown only for mail that arrived"
-        ):
-            node.write(job)
-    node.write(renaming(A, "a/b"))
-    assert len(node.log()) == entries
-    node.write(renaming(folder(node, "a").mailbox_id, "z"))
-    assert names(node) == ["c", "z", "z/b"], "the deleted folder moves with its parent"
-    node.write(expunging(1, key=kept))
-    assert names(node) == ["c", "z"]
-    node.write(creating("z/b/x", B))
-    assert names(node) == ["c", "z", "z/b", "z/b/x"]
+    node.write(renaming(C, "a/b/x") if is_renamed else creating("a/b/x/y", B))
+    assert {"a/b", "a/b/x"} <= {*names(node)}
+    assert folder(node, "a/b").mailbox_id not in {A, C}
+    [stray] = stray_mail.strays(node.connection, ALICE)
+    assert (stray.source, stray.destination) == (kept, key(node, "a/b"))
 
 
 def test_job_sees_mail_of_earlier_jobs_in_its_batch(node: MemoryNode) -> None:

@@ -69,9 +69,9 @@ def create_folder(
         return _head(tx, user)
     if name in known:
         raise FolderExistsError(f"a folder {name!r} already exists")
-    _check_living(tx, user, known, _parents(name))
     uidvalidities = _new_uidvalidities(tx, user)
-    changes = _missing_parents(name, known, spare_ids, uidvalidities)
+    missing = _missing_parents(tx, user, name, known)
+    changes: list[Change] = [FolderCreate(next(spare_ids), parent, next(uidvalidities)) for parent in missing]
     changes.append(FolderCreate(mailbox_id, name, next(uidvalidities)))
     _check_number(tx, known, changes)
     if use:
@@ -94,7 +94,11 @@ def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, s
         return _head(tx, user)
     if old != INBOX and name.startswith(old + SEPARATOR):
         raise InvalidNameError(f"the folder {old!r} cannot be moved below itself; choose another name")
-    _check_living(tx, user, known, [old, *_parents(name)])
+    if _is_deleted(tx, user, mailbox_id):
+        raise InvalidNameError(
+            f"the folder {old!r} was deleted, and is shown only for mail that arrived late; move that mail to another"
+            " folder"
+        )
     # A folder below may be deleted but visible: it moves along, and still vanishes with its last mail. One that was
     # united with another stays so (`resync.folder_tree.renamed`).
     below = {} if old == INBOX else {n: r for n, r in known.items() if n.startswith(old + SEPARATOR)}
@@ -104,7 +108,8 @@ def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, s
         if new in known and known[new].mailbox_id not in names:
             raise FolderExistsError(f"a folder {new!r} already exists")
     uidvalidities = _new_uidvalidities(tx, user)
-    changes = _missing_parents(name, known, spare_ids, uidvalidities)
+    missing = _missing_parents(tx, user, name, known)
+    changes: list[Change] = [FolderCreate(next(spare_ids), parent, next(uidvalidities)) for parent in missing]
     changes += [FolderRename(folder_id, new) for folder_id, new in names.items()]
     if old == INBOX:
         changes.append(inbox := FolderCreate(next(spare_ids), INBOX, next(uidvalidities)))
@@ -279,27 +284,14 @@ def _known_folders(tx: Transaction, user: str) -> dict[str, queries.FolderRecord
     return queries.folders(tx.connection, user)
 
 
-def _check_living(tx: Transaction, user: str, known: dict[str, queries.FolderRecord], names: Iterable[str]) -> None:
-    """Raise InvalidNameError for a deleted folder that lasts only as long as its mail: no folder may be built on it."""
-    for name in names:
-        if name in known and _is_deleted(tx, user, known[name].mailbox_id):
-            raise InvalidNameError(
-                f"the folder {name!r} was deleted, and is shown only for mail that arrived late; move that mail"
-                " to another folder"
-            )
-
-
 def _parents(name: str) -> list[str]:
     parts = name.split(SEPARATOR)
     return [SEPARATOR.join(parts[:length]) for length in range(1, len(parts))]
 
 
-def _missing_parents(
-    name: str, known: dict[str, queries.FolderRecord], spare_ids: Iterator[bytes], uidvalidities: Iterator[int]
-) -> list[Change]:
-    return [
-        FolderCreate(next(spare_ids), parent, next(uidvalidities)) for parent in _parents(name) if parent not in known
-    ]
+def _missing_parents(tx: Transaction, user: str, name: str, known: dict[str, queries.FolderRecord]) -> list[str]:
+    """Return which parents to create: one that is deleted, and shown for its mail, is created anew and gets that."""
+    return [one for one in _parents(name) if one not in known or _is_deleted(tx, user, known[one].mailbox_id)]
 
 
 def _check_number(tx: Transaction, known: dict[str, queries.FolderRecord], changes: Sequence[Change]) -> None:
