@@ -14,7 +14,7 @@ from typing import BinaryIO, Protocol
 
 from protocol.values import UidSet
 from replicator.dsync.rules.mails.stored_mail import FlagChanges, StoredMail
-from replicator.dsync.rules.tree import Step, Tree
+from replicator.dsync.rules.tree import GivenName, Step, Tree
 from replicator.dsync.wire.items import Attribute, Mailbox, MailboxState
 
 
@@ -131,6 +131,15 @@ class Replica(Protocol):
 
     async def carry_out(self, step: Step) -> None:
         """Make a change in the tree."""
+        ...
+
+    @property
+    def given_names(self) -> Mapping[bytes, GivenName]:
+        """The names that earlier syncs have given to folders, by their mailboxes."""
+        ...
+
+    def note_given_names(self, names: Mapping[bytes, GivenName], /) -> None:
+        """Remember names that this sync has given to folders."""
         ...
 
     def common_uid(self, mailbox_id: bytes, peer: str, /) -> int:

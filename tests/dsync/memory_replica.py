@@ -16,7 +16,19 @@ from protocol.values import UidSet
 from replicator.dsync.replica import SavedAs
 from replicator.dsync.rules.mails.copies import is_copy
 from replicator.dsync.rules.mails.stored_mail import NO_FLAGS, FlagChanges, StoredMail
-from replicator.dsync.rules.tree import INBOX, Adopt, Create, Delete, Name, Rename, Step, Subscribe, Tree, name_hash
+from replicator.dsync.rules.tree import (
+    INBOX,
+    Adopt,
+    Create,
+    Delete,
+    GivenName,
+    Name,
+    Rename,
+    Step,
+    Subscribe,
+    Tree,
+    name_hash,
+)
 from replicator.dsync.wire.items import Attribute, Deletions, Mailbox, MailboxState, TreeNode
 from replicator.errors import FolderExistsError, FolderNotFoundError
 
@@ -185,11 +197,12 @@ class MemoryReplica:
 
     now_s: int = 1_700_000_000
     boxes: dict[Name, MemoryMailbox] = field(default_factory=dict)
-    renamed: dict[Name, int] = field(default_factory=dict)
+    renamed: dict[Name, int] = field(default_factory=dict)  # or created
     subscriptions: dict[Name, tuple[int, bool]] = field(default_factory=dict)
     deleted_boxes: dict[bytes, int] = field(default_factory=dict)
     deleted_names: dict[bytes, int] = field(default_factory=dict)
     past_boxes: dict[bytes, MemoryMailbox] = field(default_factory=dict)
+    given_names: dict[bytes, GivenName] = field(default_factory=dict)
     full_syncs: dict[str, int] = field(default_factory=dict)  # when they ended, by Dovecots
 
     # ---- what users do
@@ -198,6 +211,7 @@ class MemoryReplica:
         if name in self.boxes:
             raise FolderExistsError("it exists")
         box = self.boxes[name] = MemoryMailbox(mailbox_id, uidvalidity)
+        self.renamed[name] = self.now_s
         return box
 
     def rename(self, old: Name, new: Name) -> None:
@@ -270,6 +284,9 @@ class MemoryReplica:
                 self.boxes[name] = replace(self.boxes[name], mailbox_id=mailbox_id, uidvalidity=uidvalidity)
             case Subscribe(name, subscribed):
                 self.subscribe(name, subscribed=subscribed)
+
+    def note_given_names(self, names: Mapping[bytes, GivenName], /) -> None:
+        self.given_names |= names
 
     def common_uid(self, mailbox_id: bytes, _peer: str) -> int:
         return next((box.common_uid or 0 for box in self.boxes.values() if box.mailbox_id == mailbox_id), 0)

@@ -178,6 +178,25 @@ async def test_a_folder_that_both_sides_rename_in_one_second(here: str, there: s
         assert folders(replica) == server.folders(USER)
 
 
+@pytest.mark.parametrize("ahead_s", [-100, 0, 100])
+async def test_a_folder_is_renamed_as_soon_as_a_sync_has_named_it(ahead_s: int) -> None:
+    """The time of the sync's own deed is later than the user's, as both sides note it, or the clocks differ."""
+    replica = MemoryReplica(now_s=int(time.time()) + ahead_s)
+    replica.create(INBOX, b"\xff" * 16)
+    with dovecot() as server:
+        server.do("mailbox", "create", "-u", USER, "There")
+        replica.create(("Here",), b"h" * 16)
+        async with door(lambda _: replica) as address:
+            master = Master(server, address)
+            assert (await master.sync()).returncode == 0
+            for name in ("A", "B"):
+                server.do("mailbox", "rename", "-u", USER, "There" if name == "A" else "There A", f"There {name}")
+                assert (await master.sync()).returncode == 0
+                replica.rename(("Here" if name == "A" else "Here A",), (f"Here {name}",))
+                assert (await master.sync()).returncode == 0
+        assert {*folders(replica)} == {*server.folders(USER)} == {"There B", "Here B"}
+
+
 @pytest.mark.parametrize("guid", [b"\1", b"\xff"])
 @pytest.mark.parametrize("known", ["here", "there, too"])
 @pytest.mark.parametrize("later_s", [-2, 0, 2])

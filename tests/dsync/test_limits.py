@@ -125,8 +125,8 @@ async def test_lists_have_room_for_so_much(
         await master.folders([node("Work", work)])
         with pytest.raises((DsyncError, PeerGoneError)):
             await master.mailbox(work, [CHANGES[0]._replace(uid=uid) for uid in range(1, 1000)])
-        assert "the peer sent more than 1000000 items of the kind MailChange" in caplog.text
         assert await mail.bodies(USER, "Work") == []
+    assert "the peer sent more than 1000000 items of the kind MailChange" in caplog.text
 
 
 async def test_waiting_mails_are_in_a_scratch_file_with_room(tmp_path: Path) -> None:

@@ -184,6 +184,26 @@ async def test_a_folder_that_is_deleted_at_the_node_stays_with_mail_that_no_node
             assert server.folders(USER) == {}, "it is deleted for good, as all its mail was seen"
 
 
+@pytest.mark.parametrize("is_new", [False, True])
+async def test_a_folder_below_one_that_is_deleted_and_has_got_mail(tmp_path: Path, *, is_new: bool) -> None:
+    with listening_dovecot() as (server, address):
+        async with one_node(tmp_path) as mail:
+            replica_of = node_replicas(mail, wall_clock_ms)
+            for name in ("A/x", "B"):
+                server.do("mailbox", "create", "-u", USER, name)
+                server.save(USER, b"Subject: %s\r\n\r\n" % name.encode(), name)
+            await sync(address, replica_of)
+            deleted = await mail.folder(USER, "A/x")
+            await mail.delete_folder(USER, "A/x")
+            await mail.save(deleted, NewMessage(b"Subject: late\r\n\r\n"))  # by a client that has it open
+            server.do("mailbox", *(("create",) if is_new else ("rename", "B")), "-u", USER, "A/x/y")
+            for _ in range(2):
+                await sync(address, replica_of)
+            names = {"A", "A/x", "A/x/y", *({"B"} if is_new else ())}
+            assert {one.name for one in await mail.folders(USER)} == {"INBOX", *names}
+            assert server.folders(USER).keys() == names
+
+
 async def test_a_mailbox_without_changes_is_left_alone_unless_all_are_looked_at(tmp_path: Path) -> None:
     with listening_dovecot() as (server, address):
         async with one_node(tmp_path) as mail:

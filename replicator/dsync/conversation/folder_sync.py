@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -15,7 +16,9 @@ from replicator.dsync.rules.tree import (
     Delete,
     Step,
     Tree,
+    as_users_named,
     deleted_here,
+    given_names,
     merging_steps,
     renamed_last,
     replacing_steps,
@@ -56,21 +59,28 @@ class FolderSync:
         deletions = await self._peer.one(Deletions)
         theirs = await run_in_thread(lambda: Tree({node.name: node for node in nodes}, deletions))
         if self._direction is not Direction.THERE:
-            own = await self._own_tree(theirs, name)
-            steps = replacing_steps if self._direction is Direction.BACKUP_HERE else merging_steps
-            for step in await run_in_thread(lambda: [*steps(own, theirs)]):
+            before = await self._own_tree(theirs, name)
+            for step in await run_in_thread(lambda: [*self._steps(before, theirs)]):
                 if isinstance(step, Adopt):
                     self._adoptions[step.mailbox_id] = step
                 elif isinstance(step, Delete) and self._direction is not Direction.BACKUP_HERE:
                     await self._carry_out(replace(step, common_uid=self._replica.common_uid(step.mailbox_id, name)))
                 else:
                     await self._carry_out(step)
-            await self._take_uidvalidities(await self._tree(theirs), theirs, name)
+            own = await self._tree(theirs)
+            known = self._replica.given_names
+            self._replica.note_given_names(await run_in_thread(lambda: given_names(before, own, theirs, known)))
+            await self._take_uidvalidities(own, theirs, name)
         told = await self._told_tree(theirs)
         ordered = await run_in_thread(lambda: sorted(told.nodes))
         await self._peer.send_list(told.nodes[one] for one in ordered)
         await self._peer.send(told.deletions)
         return told, theirs
+
+    def _steps(self, own: Tree, theirs: Tree) -> Iterator[Step]:
+        if self._direction is Direction.BACKUP_HERE:
+            return replacing_steps(own, theirs)
+        return merging_steps(*as_users_named(own, theirs, self._replica.given_names))
 
     async def pass_over(self) -> None:
         """Read the peer's folders, and tell none."""

@@ -1,6 +1,7 @@
 """A node's memory of the last sync of each mailbox of a user with each Dovecot, in a file of that user's.
 
-The file also says when all mails were last compared with a Dovecot that the node calls.
+The file also says when all mails were last compared with a Dovecot that the node calls, and which names syncs have
+given to folders.
 
 Changes before that sync are known to the Dovecot, and those by it are the Dovecot's own. Where nothing is remembered, a
 sync compares all mails, and takes changes of flags from MODSEQs alone. So a file that is damaged or lost costs work.
@@ -12,6 +13,7 @@ import logging
 import zlib
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -21,12 +23,15 @@ from typing import cast
 import msgpack
 
 from protocol.values import UidSet
+from replicator.dsync.rules.tree import GivenName
 from replicator.runtime.environment import run_in_thread
 
 log = logging.getLogger(__name__)
 
 VERSION = 2
 """Version 1 had the rows alone; its rows, and the first ones of version 2, end before `gone`.
+
+The first files of version 2 have no names.
 
 A node takes a file of a later version for a damaged one.
 """
@@ -89,10 +94,19 @@ def annotated(name: str, value: bytes | None, *, of_account: bool) -> str:
 
 
 class LastSyncs:
-    """The last syncs of one user's mailboxes, by peer and mailbox, and the last full ones, by addresses of Dovecots."""
+    """The last syncs of one user's mailboxes, by peer and mailbox, and the last full ones, by addresses of Dovecots.
 
-    def __init__(self, known: Iterable[tuple[str, bytes, LastSync]] = (), full: Iterable[tuple[str, int]] = ()) -> None:
+    `given_names`: the names that syncs have given to folders, with whichever Dovecot, by their mailboxes.
+    """
+
+    def __init__(
+        self,
+        known: Iterable[tuple[str, bytes, LastSync]] = (),
+        full: Iterable[tuple[str, int]] = (),
+        given_names: Iterable[tuple[bytes, GivenName]] = (),
+    ) -> None:
         """`known`: those that are longest ago first. `full`: the times at which full syncs ended, in the same order."""
+        self.given_names = dict(given_names)
         self._peers: OrderedDict[str, OrderedDict[bytes, LastSync]] = OrderedDict()
         self._full = OrderedDict(full)
         self._details = 0
@@ -128,11 +142,19 @@ class LastSyncs:
             self._peers.pop(peer, None)
         self.is_changed = True
 
-    def keep_only(self, mailbox_ids: Collection[bytes]) -> None:
+    def keep_only(self, mailbox_ids: AbstractSet[bytes]) -> None:
         """Forget syncs of mailboxes that exist no longer."""
         for peer, mailbox_id, _ in self.all():
             if mailbox_id not in mailbox_ids:
                 self.forget(peer, mailbox_id)
+        for mailbox_id in self.given_names.keys() - mailbox_ids:
+            del self.given_names[mailbox_id]
+            self.is_changed = True
+
+    def note_given_names(self, names: Mapping[bytes, GivenName]) -> None:
+        """Note names that a sync has given."""
+        self.is_changed = self.is_changed or any(self.given_names.get(one) != name for one, name in names.items())
+        self.given_names |= names
 
     def note_full(self, dovecot: str, at_ms: int) -> None:
         """Note when a sync ended that has compared all mails. Those that are longest ago are forgotten."""
@@ -237,7 +259,9 @@ def _packed(syncs: LastSyncs) -> bytes:
         )
         for peer, mailbox_id, sync in syncs.all()
     ]
-    packed = cast("bytes", msgpack.packb((VERSION, (rows, [*syncs.full.items()])), unicode_errors="surrogateescape"))
+    names = [(one, given.name, given.here_s, given.at_s) for one, given in syncs.given_names.items()]
+    content = rows, [*syncs.full.items()], names
+    packed = cast("bytes", msgpack.packb((VERSION, content), unicode_errors="surrogateescape"))
     return zlib.crc32(packed).to_bytes(4) + packed
 
 
@@ -248,8 +272,12 @@ def _unpacked(data: bytes) -> LastSyncs:
     version, content = msgpack.unpackb(data[4:], use_list=False, unicode_errors="surrogateescape")
     if version not in {1, VERSION}:
         raise ValueError(f"it is of version {version}, and this node knows {VERSION} at most")
-    rows, full = (content, ()) if version == 1 else content
-    return LastSyncs(((peer, mailbox_id, _sync((*row, ())[:7])) for peer, mailbox_id, *row in rows), full)
+    rows, full, names = (content, (), ()) if version == 1 else (*content, ())[:3]
+    return LastSyncs(
+        ((peer, mailbox_id, _sync((*row, ())[:7])) for peer, mailbox_id, *row in rows),
+        full,
+        ((mailbox_id, GivenName(*given)) for mailbox_id, *given in names),
+    )
 
 
 Ranges = tuple[tuple[int, int], ...]

@@ -22,7 +22,7 @@ from replicator.dsync.node_mail.mail_replica_mailbox import MailReplicaMailbox, 
 from replicator.dsync.node_mail.mail_tree import name_of as folder_name
 from replicator.dsync.node_mail.mail_tree import tree_of
 from replicator.dsync.node_mail.read_mails import in_parts
-from replicator.dsync.rules.tree import Adopt, Create, Delete, Rename, Step, Subscribe, Tree
+from replicator.dsync.rules.tree import Adopt, Create, Delete, GivenName, Rename, Step, Subscribe, Tree
 from replicator.dsync.wire.items import MailboxState
 from replicator.errors import FolderNotFoundError, MailError
 from replicator.mail.last_changes import FolderChange
@@ -184,6 +184,15 @@ class MailReplica:
             await self._name(folder, step.mailbox_id, step.uidvalidity)
         else:
             await self._mail.know_as(folder, step.mailbox_id)
+
+    @property
+    def given_names(self) -> Mapping[bytes, GivenName]:
+        """See `Replica`."""
+        return self._last_syncs.given_names
+
+    def note_given_names(self, names: Mapping[bytes, GivenName]) -> None:
+        """See `Replica`."""
+        self._last_syncs.note_given_names(names)
 
     def common_uid(self, mailbox_id: bytes, peer: str) -> int:
         """See `Replica`."""
