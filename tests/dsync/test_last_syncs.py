@@ -13,6 +13,7 @@ import pytest
 
 from protocol.values import UidSet
 from replicator.dsync.node_mail.last_syncs import PEERS_MAX, LastSync, LastSyncFiles, LastSyncs
+from replicator.dsync.rules.tree import GivenName
 from tests.dsync.sides import USER
 
 PEER, BOX, FOLDER = "vm 127.0.0.1", b"\x0a" * 16, b"\x0b" * 16
@@ -38,10 +39,16 @@ async def test_what_is_written_is_read(tmp_path: Path) -> None:
     files, syncs, sync = LastSyncFiles(tmp_path), LastSyncs(), replace(SYNC, gone={4: b"\x0c" * 16})
     syncs.note(PEER, BOX, sync)
     syncs.note_full("dovecot:2425", 1)
+    names = {BOX: GivenName(("A", "\udcff"), 5, 4), FOLDER: GivenName(("B",), 3, 2)}
+    syncs.note_given_names(names)
     await files.save(USER, syncs)
     found = await files.load(USER)
     assert found.find(PEER, BOX, FOLDER) == sync
     assert found.full == {"dovecot:2425": 1}
+    assert found.given_names == names
+    found.keep_only({BOX})
+    assert found.is_changed
+    assert found.given_names.keys() == {BOX}
 
 
 @pytest.mark.parametrize("content", [(1, OF_VERSION_1), (2, (OF_VERSION_1, []))])
