@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.dsync.errors import DsyncError
+from replicator.dsync.rules.moves import Name
 from replicator.dsync.rules.selection import (
     PATTERN_CHARACTERS_MAX,
     PATTERNS_MAX,
@@ -23,7 +24,6 @@ from replicator.dsync.rules.tree import (
     INBOX,
     Adopt,
     Delete,
-    Name,
     Step,
     merging_steps,
     renamed_last,
@@ -75,7 +75,7 @@ def shown(replica: MemoryReplica) -> object:
 
 
 async def two_sides() -> tuple[MemoryReplica, MemoryReplica]:
-    sides = MemoryReplica(now_s=1000), MemoryReplica(now_s=1000)
+    sides = MemoryReplica(now_s=1000), MemoryReplica(now_s=1000, number=1)
     for side in sides:
         side.create(INBOX, bytes(16))
     return sides
