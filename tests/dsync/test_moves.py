@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -11,7 +12,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.dsync.rules.moves import LEVELS_MAX, Move, Name, moves
+from replicator.dsync.rules.moves import LEVELS_MAX, RENAMES_MAX, Move, Name, moves
 from tests.dsync.dovecot import SDBOX, dovecot, needs_dovecot
 from tests.dsync.memory_replica import MemoryReplica
 from tests.dsync.sides import USER, Master, door, node_replicas
@@ -44,31 +45,49 @@ def test_all_get_their_names(old: list[Name], new: list[Name], used: set[Name]) 
     ids = [bytes([number]) * 16 for number in range(8)]
     now = dict(zip(ids, old[: len(new)], strict=False))
     wanted = dict(zip(new, ids, strict=False))
-    found = moves(now, wanted, used)
+    found, left = moves(now, wanted, used)
+    assert not left
     assert not used & {move.new for move in found}
     after = taken(now, found)
     assert {name: one for name, one in after.items() if one in ids} == wanted
     assert len(found) <= 2 * len(wanted)
 
 
+@given(NAMES, NAMES)
+def test_what_one_sync_leaves_the_next_ones_do(old: list[Name], new: list[Name]) -> None:
+    ids = [bytes([number]) * 16 for number in range(8)]
+    now = dict(zip(ids, old[: len(new)], strict=False))
+    wanted = dict(zip(new, ids, strict=False))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("replicator.dsync.rules.moves.RENAMES_MAX", 1)
+        left: Sequence[Name] = ()
+        for _ in range(len(new) + 1):
+            found, left = moves(now, wanted, ())
+            after = {one: name for name, one in taken(now, found).items() if one in ids}
+            assert {name for name, one in wanted.items() if after.get(one) != name} == {*left}
+            assert all(after[one] in {name, new[ids.index(one)]} for one, name in now.items())
+            now = after
+    assert not left
+
+
 def test_nothing_moves_without_need() -> None:
     now = {b"1": ("A",), b"2": ("A", "x"), b"3": ("B",)}
-    assert moves(now, {name: one for one, name in now.items()}, ()) == []
+    assert moves(now, {name: one for one, name in now.items()}, ()) == ([], ())
     below = {("C",): b"1", ("C", "x"): b"2", ("B",): b"3"}
-    assert moves(now, below, ()) == [Move(b"1", ("A",), ("C",))]
+    assert moves(now, below, ()) == ([Move(b"1", ("A",), ("C",))], ())
 
 
 def test_a_chain_of_names_needs_one_move_for_each() -> None:
     """So rotate the folders of an archive: each gets the name of the next one."""
     now: dict[bytes, Name] = {b"%d" % number: (f"old-{number}",) for number in range(100)}
     wanted: dict[Name, bytes] = {(f"old-{number + 1}",): b"%d" % number for number in range(100)}
-    assert len(moves(now, wanted, ())) == 100
+    assert len(moves(now, wanted, ())[0]) == 100
 
 
 def test_no_way_is_sought_to_the_deepest_names() -> None:
     """Such a move fails at a node, and says why; the names above would take much memory."""
     deep = ("a",) * (LEVELS_MAX + 1)
-    assert moves({b"1": ("b",)}, {deep: b"1", ("b",): b"2", (*deep, "c"): b"3"}, ()) == [
+    assert moves({b"1": ("b",)}, {deep: b"1", ("b",): b"2", (*deep, "c"): b"3"}, ())[0] == [
         Move(b"1", ("b",), ("b-1",)),
         Move(b"2", None, ("b",)),
         Move(b"1", ("b-1",), deep),
@@ -119,9 +138,14 @@ def test_ten_thousand_folders(of_all: object, most: int) -> None:
     now = {b"%d" % number: name for number, name in enumerate(old)}
     wanted = {name: b"%d" % number for number, name in enumerate(new)}
     begin = time.process_time()
-    found = moves(now, wanted, {*old, *new})
-    assert time.process_time() - begin < 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("replicator.dsync.rules.moves.RENAMES_MAX", 2 * MANY)
+        found, left = moves(now, wanted, {*old, *new})
+    assert not left
     assert len(found) <= most
+    found, left = moves(now, wanted, {*old, *new})
+    assert time.process_time() - begin < 2
+    assert len(found) <= most if of_all in {in_a_cycle, below_one_that_takes_their_parents_name} else RENAMES_MAX + 200
 
 
 @needs_dovecot
@@ -156,3 +180,29 @@ async def test_one_sync_is_enough(tmp_path: Path, deeds: list[str]) -> None:
             theirs = server.folders(USER)
             assert ours == {name: guid for name, (guid, _) in theirs.items()}
             assert theirs.items() >= wanted.items(), "there may be parents, too, which were directories before"
+
+
+@needs_dovecot
+async def test_dovecots_names_stay_while_some_are_left_for_the_next_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replicator.dsync.rules.moves.RENAMES_MAX", 3)
+    with dovecot(SDBOX) as server:
+        for name in ("A1", "A2", "B1", "B2", "C1", "C2"):
+            server.do("mailbox", "create", "-u", USER, name)
+        async with one_node(tmp_path) as mail, door(node_replicas(mail, lambda: time.time_ns() // 10**6)) as address:
+            master = Master(server, address)
+            assert (await master.sync()).returncode == 0
+            await trio.sleep(1.1)  # Dovecot counts in seconds
+            for pair in ("A", "B", "C"):
+                for old, new in ((f"{pair}1", "free"), (f"{pair}2", f"{pair}1"), ("free", f"{pair}2")):
+                    server.do("mailbox", "rename", "-u", USER, old, new)
+            wanted = server.folders(USER)
+            codes = list[int]()
+            while 0 not in codes[-1:]:
+                codes.append((await master.sync()).returncode)
+                assert server.folders(USER) == wanted
+            assert codes == [2, 2, 0]
+            changes = await mail.tree_changes(USER)
+            ours = {one.name: one.guid.hex() for one in changes.folders if not one.deleted and one.name != "INBOX"}
+            assert ours == {name: guid for name, (guid, _) in wanted.items()}

@@ -89,7 +89,15 @@ class Subscribe:
     subscribed: bool
 
 
-Step: TypeAlias = Delete | Rename | Create | Adopt | Subscribe
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A name that its mailbox gets by the next sync only, as this one has renamed many folders."""
+
+    name: Name
+    mailbox_id: bytes
+
+
+Step: TypeAlias = Delete | Rename | Create | Adopt | Subscribe | Leave
 
 
 def name_hash(name: Name, separator: str) -> bytes:
@@ -108,8 +116,10 @@ def merging_steps(own: Tree, peer: Tree) -> Iterator[Step]:
     gone = {one: node for one, node in peer.boxes().items() if one in own.deletions.mailboxes and one not in theirs}
     kept = {one: node for one, node in gone.items() if node.name in names and names[node.name] not in theirs}
     new = [*_creations(names, theirs | kept, ours, _used(own, peer))]
-    yield from _naming_steps(ours, names, [one for one in new if isinstance(one, Create)], _used(own, peer))
-    yield from (one for one in new if isinstance(one, Adopt))
+    naming = [*_naming_steps(ours, names, [one for one in new if isinstance(one, Create)], _used(own, peer))]
+    yield from naming
+    left = {step.name for step in naming if isinstance(step, Leave)}
+    yield from (one for one in new if isinstance(one, Adopt) and one.name not in left)
     yield from _subscriptions(own, peer)
 
 
@@ -219,12 +229,14 @@ def _used(own: Tree, peer: Tree) -> set[Name]:
 
 def _naming_steps(
     now: Mapping[bytes, Name], names: Mapping[Name, bytes], created: Sequence[Create], used: Collection[Name]
-) -> Iterator[Rename | Create]:
+) -> Iterator[Rename | Create | Leave]:
     """Yield the steps after which each mailbox has its name. See `moves`."""
     new = {step.name: step for step in created}
     wanted = {**names, **{name: step.mailbox_id for name, step in new.items()}}
-    for move in moves(now, wanted, used):
+    found, left = moves(now, wanted, used)
+    for move in found:
         yield new[move.new] if move.old is None else Rename(move.old, move.new)
+    yield from (Leave(name, wanted[name]) for name in left)
 
 
 def _creations(
