@@ -163,6 +163,26 @@ async def test_a_backup_of_one_folder_deletes_no_other() -> None:
     assert any(isinstance(step, Delete) for step in replacing_steps(await remote.tree(), await master.tree()))
 
 
+async def test_no_folder_gets_the_name_of_a_hidden_one() -> None:
+    """Two folders swap their names, and two others want one name."""
+    master, remote = await two_sides()
+    for side in (master, remote):
+        for name in ("A", "B", "C"):
+            side.create((name,), name.encode() * 16)
+    for name in ("A-1", "B-1", "D-1"):
+        remote.create((name,), name.encode())
+    remote.create(("D",), b"D" * 16)
+    master.now_s += 1
+    for old, new in (("A", "free"), ("B", "A"), ("free", "B"), ("C", "D")):
+        master.rename((old,), (new,))
+    own = selected(await remote.tree(), Handshake("h", exclude_mailboxes=("?-1",)), "/")
+    for step in merging_steps(own, await master.tree()):
+        await remote.carry_out(step)
+    hidden = {(name,): name.encode() for name in ("A-1", "B-1", "D-1")}
+    named = {("A",): b"B" * 16, ("B",): b"A" * 16, ("D",): b"C" * 16, ("D-2",): b"D" * 16}
+    assert {name: box.mailbox_id for name, box in remote.boxes.items()} == {INBOX: bytes(16)} | hidden | named
+
+
 @given(st.text("ab/", max_size=8), st.text("ab*?", max_size=6))
 def test_patterns(text: str, pattern: str) -> None:
     plainly = "".join({"*": ".*", "?": "."}.get(character, re.escape(character)) for character in pattern)

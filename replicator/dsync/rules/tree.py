@@ -20,10 +20,14 @@ INBOX: Name = ("INBOX",)
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Folders of one side, and what it remembers of those that were deleted."""
+    """Folders of one side, and what it remembers of those that were deleted.
+
+    `hidden`: names of folders that the sync is not about, which no other folder can have.
+    """
 
     nodes: Mapping[Name, TreeNode]
     deletions: Deletions
+    hidden: Collection[Name] = ()
 
     def boxes(self) -> dict[bytes, TreeNode]:
         """Return the nodes that have a mailbox, by its id."""
@@ -224,7 +228,7 @@ def _beside(name: Name, used: Collection[Name]) -> Name:
 
 def _used(own: Tree, peer: Tree) -> set[Name]:
     """Return the names that folders of either side have."""
-    return {*own.nodes, *peer.nodes}
+    return {*own.nodes, *peer.nodes, *own.hidden}
 
 
 def _naming_steps(
