@@ -33,7 +33,7 @@ from replicator.dsync.wire.items import Handshake
 from replicator.errors import FolderExistsError
 from tests.dsync.memory_replica import MemoryReplica
 
-NAMES: list[Name] = [("A",), ("B",), ("A", "x"), ("B", "y"), ("C",)]
+NAMES: list[Name] = [("A",), ("B",), ("A", "x"), ("B", "y"), ("C",), ("A", "x", "x"), ("B", "y", "k"), ("INBOX", "k")]
 Deed: TypeAlias = tuple[int, str, Name, Name]
 Deeds: TypeAlias = list[tuple[bool, Deed]]
 """What users of the master (True) and of the remote side do, and how many seconds later than the last time.
@@ -42,7 +42,7 @@ A deed is a letter, a folder, and another one for renames.
 """
 
 DEED = st.tuples(st.integers(0, 1), st.sampled_from("cdrsu"), st.sampled_from(NAMES), st.sampled_from(NAMES))
-DEEDS_OF_BOTH: st.SearchStrategy[Deeds] = st.lists(st.tuples(st.booleans(), DEED), max_size=6)
+DEEDS_OF_BOTH: st.SearchStrategy[Deeds] = st.lists(st.tuples(st.booleans(), DEED), max_size=10)
 
 
 async def sync(master: MemoryReplica, remote: MemoryReplica, *, backup: bool = False) -> None:
@@ -101,6 +101,17 @@ async def converge(before: Deeds, after: Deeds) -> None:
         assert shown(master) == shown(remote)
 
 
+async def test_a_folder_goes_up_to_the_name_above_with_all_below_it() -> None:
+    """As at a node, whatever the order in which the folders were created."""
+    replica, _ = await two_sides()
+    replica.create(("A", "x", "x"), b"2" * 16)
+    replica.delete(("A", "x"))
+    replica.create(("A", "x"), b"1" * 16)
+    replica.delete(("A",))
+    replica.rename(("A", "x"), ("A",))
+    assert shown(replica) == ({INBOX: bytes(16), ("A",): b"1" * 16, ("A", "x"): b"2" * 16}, set())
+
+
 async def test_the_greater_id_stays() -> None:
     master, remote = await two_sides()
     master.create(("A",), b"2" * 16, 7)
@@ -149,8 +160,8 @@ async def test_options_choose_folders() -> None:
 
     assert names(Handshake("h", sync_box="A/x")) == {("A", "x")}
     assert names(Handshake("h", sync_box_guid=(5).to_bytes(16).hex())) == {("C",)}
-    assert names(Handshake("h", exclude_mailboxes=("A*", "?"))) == {INBOX, ("B", "y")}
-    assert names(Handshake("h", namespaces="A/")) == {("A",), ("A", "x")}
+    assert names(Handshake("h", exclude_mailboxes=("A*", "?", "*/k"))) == {INBOX, ("B", "y")}
+    assert names(Handshake("h", namespaces="A/")) == {("A",), ("A", "x"), ("A", "x", "x")}
     assert names(Handshake("h", namespaces="")) == {*NAMES, INBOX}
 
 
