@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from tempfile import TemporaryFile
 from typing import BinaryIO, NamedTuple, Self
 
@@ -16,13 +17,13 @@ from protocol.values import UidSet
 from replicator.dsync.replica import SavedAs
 from replicator.dsync.rules.mails.copies import is_copy
 from replicator.dsync.rules.mails.stored_mail import NO_FLAGS, FlagChanges, StoredMail
+from replicator.dsync.rules.moves import Name
 from replicator.dsync.rules.tree import (
     INBOX,
     Adopt,
     Create,
     Delete,
     GivenName,
-    Name,
     Rename,
     Step,
     Subscribe,
@@ -30,7 +31,7 @@ from replicator.dsync.rules.tree import (
     name_hash,
 )
 from replicator.dsync.wire.items import Attribute, Deletions, Mailbox, MailboxState, TreeNode
-from replicator.errors import FolderExistsError, FolderNotFoundError
+from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError
 
 
 class MemoryMail(NamedTuple):
@@ -193,9 +194,11 @@ class MemoryMailbox:
 
 @dataclass
 class MemoryReplica:
-    """Folders in memory. `now_s` is the clock."""
+    """Folders in memory. `now_s` is the clock; `number` makes the ids differ from those of other replicas."""
 
     now_s: int = 1_700_000_000
+    number: int = 0
+    made: int = 0  # parents that were created with folders
     boxes: dict[Name, MemoryMailbox] = field(default_factory=dict)
     renamed: dict[Name, int] = field(default_factory=dict)  # or created
     subscriptions: dict[Name, tuple[int, bool]] = field(default_factory=dict)
@@ -210,18 +213,31 @@ class MemoryReplica:
     def create(self, name: Name, mailbox_id: bytes, uidvalidity: int = 1_600_000_000) -> MemoryMailbox:
         if name in self.boxes:
             raise FolderExistsError("it exists")
+        self._create_parents(name)
         box = self.boxes[name] = MemoryMailbox(mailbox_id, uidvalidity)
         self.renamed[name] = self.now_s
         return box
 
     def rename(self, old: Name, new: Name) -> None:
-        if new in self.boxes:
-            raise FolderExistsError("it exists")
-        if not any(name[: len(old)] == old for name in self.boxes):
+        if old not in self.boxes:
             raise FolderNotFoundError("there is no such folder")
-        for name in [name for name in self.boxes if name[: len(old)] == old]:
-            self.boxes[new + name[len(old) :]] = self.boxes.pop(name)
+        names = {name: new + name[len(old) :] for name in self.boxes if name[: len(old)] == old}
+        if any(name in self.boxes and name not in names for name in names.values()):
+            raise FolderExistsError("it exists")
+        if new[: len(old)] == old:
+            raise InvalidNameError("it cannot be moved below itself")
+        self._create_parents(new)
+        moving = {new: self.boxes.pop(old) for old, new in names.items()}
+        self.boxes |= moving
         self.renamed[new] = self.now_s
+
+    def _create_parents(self, name: Name) -> None:
+        """Create what is missing above a folder, as a node does."""
+        for levels in range(1, len(name)):
+            if name[:levels] not in self.boxes:
+                self.made += 1
+                new_id = sha256(b"%d of %d" % (self.made, self.number)).digest()[:16]
+                self.boxes[name[:levels]] = MemoryMailbox(new_id, 1_600_000_000)
 
     def delete(self, name: Name) -> None:
         box = self.boxes.pop(name)

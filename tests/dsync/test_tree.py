@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.dsync.errors import DsyncError
+from replicator.dsync.rules.moves import Name
 from replicator.dsync.rules.selection import (
     PATTERN_CHARACTERS_MAX,
     PATTERNS_MAX,
@@ -23,7 +24,6 @@ from replicator.dsync.rules.tree import (
     INBOX,
     Adopt,
     Delete,
-    Name,
     Step,
     merging_steps,
     renamed_last,
@@ -33,7 +33,7 @@ from replicator.dsync.wire.items import Handshake
 from replicator.errors import FolderExistsError
 from tests.dsync.memory_replica import MemoryReplica
 
-NAMES: list[Name] = [("A",), ("B",), ("A", "x"), ("B", "y"), ("C",)]
+NAMES: list[Name] = [("A",), ("B",), ("A", "x"), ("B", "y"), ("C",), ("A", "x", "x"), ("B", "y", "k"), ("INBOX", "k")]
 Deed: TypeAlias = tuple[int, str, Name, Name]
 Deeds: TypeAlias = list[tuple[bool, Deed]]
 """What users of the master (True) and of the remote side do, and how many seconds later than the last time.
@@ -42,7 +42,7 @@ A deed is a letter, a folder, and another one for renames.
 """
 
 DEED = st.tuples(st.integers(0, 1), st.sampled_from("cdrsu"), st.sampled_from(NAMES), st.sampled_from(NAMES))
-DEEDS_OF_BOTH: st.SearchStrategy[Deeds] = st.lists(st.tuples(st.booleans(), DEED), max_size=6)
+DEEDS_OF_BOTH: st.SearchStrategy[Deeds] = st.lists(st.tuples(st.booleans(), DEED), max_size=10)
 
 
 async def sync(master: MemoryReplica, remote: MemoryReplica, *, backup: bool = False) -> None:
@@ -75,7 +75,7 @@ def shown(replica: MemoryReplica) -> object:
 
 
 async def two_sides() -> tuple[MemoryReplica, MemoryReplica]:
-    sides = MemoryReplica(now_s=1000), MemoryReplica(now_s=1000)
+    sides = MemoryReplica(now_s=1000), MemoryReplica(now_s=1000, number=1)
     for side in sides:
         side.create(INBOX, bytes(16))
     return sides
@@ -99,6 +99,17 @@ async def converge(before: Deeds, after: Deeds) -> None:
         for _ in range(2):  # a folder whose name is taken waits for the next sync
             await sync(master, remote)
         assert shown(master) == shown(remote)
+
+
+async def test_a_folder_goes_up_to_the_name_above_with_all_below_it() -> None:
+    """As at a node, whatever the order in which the folders were created."""
+    replica, _ = await two_sides()
+    replica.create(("A", "x", "x"), b"2" * 16)
+    replica.delete(("A", "x"))
+    replica.create(("A", "x"), b"1" * 16)
+    replica.delete(("A",))
+    replica.rename(("A", "x"), ("A",))
+    assert shown(replica) == ({INBOX: bytes(16), ("A",): b"1" * 16, ("A", "x"): b"2" * 16}, set())
 
 
 async def test_the_greater_id_stays() -> None:
@@ -149,8 +160,8 @@ async def test_options_choose_folders() -> None:
 
     assert names(Handshake("h", sync_box="A/x")) == {("A", "x")}
     assert names(Handshake("h", sync_box_guid=(5).to_bytes(16).hex())) == {("C",)}
-    assert names(Handshake("h", exclude_mailboxes=("A*", "?"))) == {INBOX, ("B", "y")}
-    assert names(Handshake("h", namespaces="A/")) == {("A",), ("A", "x")}
+    assert names(Handshake("h", exclude_mailboxes=("A*", "?", "*/k"))) == {INBOX, ("B", "y")}
+    assert names(Handshake("h", namespaces="A/")) == {("A",), ("A", "x"), ("A", "x", "x")}
     assert names(Handshake("h", namespaces="")) == {*NAMES, INBOX}
 
 
@@ -161,6 +172,26 @@ async def test_a_backup_of_one_folder_deletes_no_other() -> None:
     own, peer = selected(await remote.tree(), wish, "/"), selected(await master.tree(), wish, "/")
     assert not any(isinstance(step, Delete) for step in replacing_steps(own, peer))
     assert any(isinstance(step, Delete) for step in replacing_steps(await remote.tree(), await master.tree()))
+
+
+async def test_no_folder_gets_the_name_of_a_hidden_one() -> None:
+    """Two folders swap their names, and two others want one name."""
+    master, remote = await two_sides()
+    for side in (master, remote):
+        for name in ("A", "B", "C"):
+            side.create((name,), name.encode() * 16)
+    for name in ("A-1", "B-1", "D-1"):
+        remote.create((name,), name.encode())
+    remote.create(("D",), b"D" * 16)
+    master.now_s += 1
+    for old, new in (("A", "free"), ("B", "A"), ("free", "B"), ("C", "D")):
+        master.rename((old,), (new,))
+    own = selected(await remote.tree(), Handshake("h", exclude_mailboxes=("?-1",)), "/")
+    for step in merging_steps(own, await master.tree()):
+        await remote.carry_out(step)
+    hidden = {(name,): name.encode() for name in ("A-1", "B-1", "D-1")}
+    named = {("A",): b"B" * 16, ("B",): b"A" * 16, ("D",): b"C" * 16, ("D-2",): b"D" * 16}
+    assert {name: box.mailbox_id for name, box in remote.boxes.items()} == {INBOX: bytes(16)} | hidden | named
 
 
 @given(st.text("ab/", max_size=8), st.text("ab*?", max_size=6))

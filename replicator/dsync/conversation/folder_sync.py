@@ -14,6 +14,7 @@ from replicator.dsync.rules.selection import selected
 from replicator.dsync.rules.tree import (
     Adopt,
     Delete,
+    Leave,
     Step,
     Tree,
     as_users_named,
@@ -38,7 +39,10 @@ TOLD_CHARACTERS_MAX = 300
 
 
 class FolderSync:
-    """The sync of a user's folders. `different`: folders that could not be made equal."""
+    """The sync of a user's folders. `different`: folders that could not be made equal.
+
+    `left`: the mailbox of the first one whose name is left for the next sync, if there is one.
+    """
 
     def __init__(self, peer: Peer, replica: Replica, wish: Handshake, direction: Direction) -> None:
         """`wish`: what the master wants."""
@@ -49,6 +53,7 @@ class FolderSync:
         self._adoptions: dict[bytes, Adopt] = {}  # by ids of the peer's; a Dovecot with Maildirs takes ours instead
         self._kept: list[TreeNode] = []  # the peer's, which are deleted here, and have mail that nobody here has seen
         self.different = 0
+        self.left: bytes | None = None
 
     async def run(self, name: str) -> tuple[Tree, Tree]:
         """Take over the peer's folders, then tell it this side's. Return both trees: this side's, and the peer's.
@@ -63,6 +68,9 @@ class FolderSync:
             for step in await run_in_thread(lambda: [*self._steps(before, theirs)]):
                 if isinstance(step, Adopt):
                     self._adoptions[step.mailbox_id] = step
+                elif isinstance(step, Leave):
+                    self.left = self.left or step.mailbox_id
+                    self.stays_different(str(step.name), "this sync has renamed many others; the next one goes on")
                 elif isinstance(step, Delete) and self._direction is not Direction.BACKUP_HERE:
                     await self._carry_out(replace(step, common_uid=self._replica.common_uid(step.mailbox_id, name)))
                 else:

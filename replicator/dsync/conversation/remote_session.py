@@ -161,7 +161,8 @@ class RemoteSession:
         await self._folders.adopt(theirs.mailbox_id)
         async with self._replica.mailbox(theirs.mailbox_id, self._master) as box:
             own = await _numbers(box, theirs) if box is not None else None
-            if box is None or own is None or is_stale(own, theirs, state) or await _needs_all(box, state):
+            goes_on = theirs.mailbox_id == self._folders.left  # as if it were lacking, so that the master syncs again
+            if box is None or own is None or goes_on or is_stale(own, theirs, state) or await _needs_all(box, state):
                 self._full_resync = True
                 await self._answer(Mailbox.lacking(theirs.mailbox_id))
                 return

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from replicator.dsync.rules.tree import Name, Tree, name_hash
+from replicator.dsync.rules.moves import Name
+from replicator.dsync.rules.tree import Tree, name_hash
 from replicator.dsync.wire.items import Deletions, TreeNode
 from replicator.mail.last_changes import TreeChanges
 from replicator.mail.mailstore import SEPARATOR

@@ -26,12 +26,15 @@ def check_options(wish: Handshake) -> None:
 
 
 def selected(tree: Tree, wish: Handshake, separator: str) -> Tree:
-    """Return the tree with those folders only. `separator`: the master's, by which its options write names."""
+    """Return the tree with those folders only; the others are hidden.
+
+    `separator`: the master's, by which its options write names.
+    """
     conditions = [*_conditions(wish, separator)]
     if not conditions:
         return tree
     nodes = {name: node for name, node in tree.nodes.items() if all(one(node) for one in conditions)}
-    return replace(tree, nodes=nodes)
+    return replace(tree, nodes=nodes, hidden=tree.nodes.keys() - nodes.keys())
 
 
 def _conditions(wish: Handshake, separator: str) -> Sequence[Callable[[TreeNode], bool]]:

@@ -11,21 +11,23 @@ from hashlib import sha1
 from itertools import count
 from typing import TypeAlias
 
+from replicator.dsync.rules.moves import Name, moves
 from replicator.dsync.wire.fields import UID_MAX
 from replicator.dsync.wire.items import Deletions, TreeNode
-
-Name: TypeAlias = tuple[str, ...]
-"""Levels of a folder's name."""
 
 INBOX: Name = ("INBOX",)
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Folders of one side, and what it remembers of those that were deleted."""
+    """Folders of one side, and what it remembers of those that were deleted.
+
+    `hidden`: names of folders that the sync is not about, which no other folder can have.
+    """
 
     nodes: Mapping[Name, TreeNode]
     deletions: Deletions
+    hidden: Collection[Name] = ()
 
     def boxes(self) -> dict[bytes, TreeNode]:
         """Return the nodes that have a mailbox, by its id."""
@@ -103,7 +105,15 @@ class Subscribe:
     subscribed: bool
 
 
-Step: TypeAlias = Delete | Rename | Create | Adopt | Subscribe
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A name that its mailbox gets by the next sync only, as this one has renamed many folders."""
+
+    name: Name
+    mailbox_id: bytes
+
+
+Step: TypeAlias = Delete | Rename | Create | Adopt | Subscribe | Leave
 
 
 def name_hash(name: Name, separator: str) -> bytes:
@@ -118,11 +128,14 @@ def merging_steps(own: Tree, peer: Tree) -> Iterator[Step]:
     ours = {one: node.name for one, node in own.boxes().items() if one not in deleted or node.name == INBOX}
     theirs = {one: node for one, node in peer.boxes().items() if one not in deleted or node.name == INBOX}
     targets = _targets({one: _names_of(name, theirs.get(one), own, peer) for one, name in ours.items()}, own, peer)
-    yield from _renames(ours, targets)
     names = {name: one for one, name in targets.items()}
     gone = {one: node for one, node in peer.boxes().items() if one in own.deletions.mailboxes and one not in theirs}
     kept = {one: node for one, node in gone.items() if node.name in names and names[node.name] not in theirs}
-    yield from _creations(names, theirs | kept, ours)
+    new = [*_creations(names, theirs | kept, ours, _used(own, peer))]
+    naming = [*_naming_steps(ours, names, [one for one in new if isinstance(one, Create)], _used(own, peer))]
+    yield from naming
+    left = {step.name for step in naming if isinstance(step, Leave)}
+    yield from (one for one in new if isinstance(one, Adopt) and one.name not in left)
     yield from _subscriptions(own, peer)
 
 
@@ -138,14 +151,10 @@ def replacing_steps(own: Tree, peer: Tree) -> Iterator[Step]:
             ours[one] = node.name
         else:
             yield Delete(node.name, one, UID_MAX)
-    targets = {one: INBOX if name == INBOX else theirs[one].name for one, name in ours.items()}
-    yield from _renames(ours, targets)
-    inbox = {node.name: one for one, node in own.boxes().items() if node.name == INBOX}
-    for one, node in theirs.items():
-        if one not in ours and node.name in inbox:
-            yield Adopt(node.name, one, node.uidvalidity)
-        elif one not in ours:
-            yield Create(node.name, one, node.uidvalidity)
+    names = {INBOX if name == INBOX else theirs[one].name: one for one, name in ours.items()}
+    created = [Create(node.name, one, node.uidvalidity) for one, node in theirs.items() if one not in ours]
+    yield from _naming_steps(ours, names, [one for one in created if one.name not in names], _used(own, peer))
+    yield from (Adopt(one.name, one.mailbox_id, one.uidvalidity) for one in created if one.name in names)
     for name in own.nodes.keys() | peer.nodes.keys():
         wanted = peer.subscription(name)[1]
         if own.subscription(name)[1] != wanted:
@@ -252,7 +261,7 @@ def _targets(names: Mapping[bytes, Sequence[tuple[int, Name]]], own: Tree, peer:
     other side, or gets a new one. `names`: see `_names_of`.
     """
     taken = dict[Name, bytes]()
-    used = {*own.nodes, *peer.nodes}
+    used = _used(own, peer)
     for one in sorted(names, key=lambda one: (names[one][0][1] == INBOX, names[one][0][0], one), reverse=True):
         wanted = [name for _, name in names[one]]
         free = next((name for name in wanted if name not in taken), None)
@@ -267,36 +276,29 @@ def _beside(name: Name, used: Collection[Name]) -> Name:
     return next(new for number in count(1) if (new := (*name[:-1], f"{name[-1]}-{number}")) not in used)
 
 
-def _renames(names: Mapping[bytes, Name], targets: Mapping[bytes, Name]) -> Iterator[Rename]:
-    """Yield renames after which each mailbox has its name, those of upper levels first.
+def _used(own: Tree, peer: Tree) -> set[Name]:
+    """Return the names that folders of either side have."""
+    return {*own.nodes, *peer.nodes, *own.hidden}
 
-    A folder whose name is needed steps aside. What cannot be reached by a few renames for each folder is left.
-    """
-    now = dict(names)
 
-    def rename(old: Name, new: Name) -> Rename:
-        for one, name in now.items():
-            if name[: len(old)] == old:
-                now[one] = new + name[len(old) :]
-        return Rename(old, new)
-
-    for _ in range(3 * len(names)):
-        wrong = [(len(targets[one]), targets[one], one) for one, name in now.items() if name != targets[one]]
-        if not wrong:
-            return
-        _, target, one = min(wrong)
-        used = {*now.values()}
-        if target in used:
-            yield rename(target, _beside(target, used))
-        elif target[: len(now[one])] == now[one]:
-            yield rename(now[one], _beside(target[:1], used))
-        else:
-            yield rename(now[one], target)
+def _naming_steps(
+    now: Mapping[bytes, Name], names: Mapping[Name, bytes], created: Sequence[Create], used: Collection[Name]
+) -> Iterator[Rename | Create | Leave]:
+    """Yield the steps after which each mailbox has its name. See `moves`."""
+    new = {step.name: step for step in created}
+    wanted = {**names, **{name: step.mailbox_id for name, step in new.items()}}
+    found, left = moves(now, wanted, used)
+    for move in found:
+        yield new[move.new] if move.old is None else Rename(move.old, move.new)
+    yield from (Leave(name, wanted[name]) for name in left)
 
 
 def _creations(
-    taken: Mapping[Name, bytes], theirs: Mapping[bytes, TreeNode], ours: Mapping[bytes, Name]
-) -> Iterator[Step]:
+    taken: Mapping[Name, bytes],
+    theirs: Mapping[bytes, TreeNode],
+    ours: Mapping[bytes, Name],
+    used: Collection[Name],
+) -> Iterator[Create | Adopt]:
     """Yield what is to be created. Where both sides have created a folder, the greater id stays, with all mail.
 
     So it is where this side has deleted a folder and created another one of that name: Dovecot keeps its own then.
@@ -308,7 +310,8 @@ def _creations(
         if rival is None:
             yield Create(node.name, one, node.uidvalidity)
         elif rival in theirs:
-            yield Create((*node.name[:-1], f"{node.name[-1]}-{one.hex()[:8]}"), one, node.uidvalidity)
+            name = (*node.name[:-1], f"{node.name[-1]}-{one.hex()[:8]}")
+            yield Create(_beside(name, used) if name in used else name, one, node.uidvalidity)
         elif one > rival:
             yield Adopt(node.name, one, node.uidvalidity)
 
