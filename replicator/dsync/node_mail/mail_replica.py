@@ -153,7 +153,7 @@ class MailReplica:
         Clients of the peer may know other mail by UIDs of the deleted one, under its UIDVALIDITY.
         """
         folder = await self._known_as(guid)
-        if folder is None:
+        if folder is None or folder.name == INBOX:  # which it may have become meanwhile
             return
         shown = await self._mail.part_of(folder, ALL_UIDS)  # what comes later stays
         unseen = await self._mail.list_messages(folder, ALL_UIDS.without(ALL_UIDS.up_to(common_uid)))
