@@ -24,6 +24,7 @@ from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange, TreeNode
 from replicator.errors import UnavailableError
 from replicator.mail.mailstore import Folder, NewMessage, SavedMessage
+from replicator.mail.view import MailboxView
 from tests.dsync.dovecot import PASSWORD, Dovecot, dovecot, needs_dovecot
 from tests.dsync.memory_replica import MemoryReplica
 from tests.dsync.scripted import scripted_master
@@ -279,10 +280,66 @@ async def test_a_deleted_folder_stays_with_mail_that_dovecot_never_saw(two: Two,
         await two.master.sync(kind)
     assert {folder.name for folder in await two.mail.folders(USER)} == {"INBOX", "Work"}
     assert await two.mail.bodies(USER, "Work") == [b"Subject: unseen\r\n\r\n"]
-    assert [one.guid.hex() for one in (await two.mail.tree_changes(USER)).folders if one.name == "Work"] == [
-        two.server.folders(USER)["Work"][0]
-    ]
+    living = [one for one in (await two.mail.tree_changes(USER)).folders if not one.deleted]
+    assert [one.guid.hex() for one in living if one.name == "Work"] == [two.server.folders(USER)["Work"][0]]
     assert two.server.folders(USER)["Work"][1] == 1
+
+
+@pytest.mark.parametrize("kind", ["s", "c"])
+async def test_no_uid_names_other_mail_where_a_deleted_folder_comes_back(two: Two, kind: str) -> None:
+    """Both sides have given one UID, and the Dovecot's clients know the mail that it has deleted with the folder."""
+    two.server.do("mailbox", "create", "-u", USER, "Work", "Work/below")
+    await two.master.sync(kind)
+    two.server.save(USER, b"Subject: deleted\r\n\r\n", "Work")
+    before, [deleted] = two.server.status("Work"), two.server.mails(USER, "Work")
+    await two.mail.save(await two.mail.folder(USER, "Work"), NewMessage(b"Subject: unseen\r\n\r\n"))
+    two.server.do("mailbox", "delete", "-u", USER, "Work")
+    for _ in range(2):
+        await two.master.sync(kind)
+    after, [unseen] = two.server.status("Work"), two.server.mails(USER, "Work")
+    assert (before["uidvalidity"], deleted[0]) != (after["uidvalidity"], unseen[0])
+    assert (await two.mail.folder(USER, "Work")).uidvalidity == int(after["uidvalidity"])
+    assert await two.mail.bodies(USER, "Work") == [b"Subject: unseen\r\n\r\n"]
+    assert {folder.name for folder in await two.mail.folders(USER)} == {"INBOX", "Work", "Work/below"}
+
+
+async def test_mail_that_comes_while_a_sync_deletes_its_folder_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with one_node(tmp_path) as mail, node_replicas(mail, now_ms)(USER) as replica:
+        work = await mail.create_folder(USER, "Work")
+        await mail.save(work, NewMessage(b"Subject: seen\r\n\r\n"))
+        delete_seen = mail.delete_seen
+
+        async def delete_late(view: MailboxView) -> None:
+            await mail.save(work, NewMessage(b"Subject: late\r\n\r\n"))
+            await delete_seen(view)
+
+        monkeypatch.setattr(mail, "delete_seen", delete_late)
+        await replica.carry_out(Delete(("Work",), work.mailbox_id, 1))
+        assert await mail.bodies(USER, "Work") == [b"Subject: late\r\n\r\n"]
+
+
+async def test_a_sync_may_end_while_it_moves_mail_of_a_deleted_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with one_node(tmp_path) as mail, node_replicas(mail, now_ms)(USER) as replica:
+        work = await mail.create_folder(USER, "Work")
+        for number in range(3):
+            await mail.save(work, NewMessage(b"Subject: %d\r\n\r\n" % number))
+        step = Delete(("Work",), work.mailbox_id, 1)
+
+        async def fail(_view: MailboxView) -> None:
+            raise UnavailableError("no node answers")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(mail, "delete_seen", fail)
+            with pytest.raises(UnavailableError):
+                await replica.carry_out(step)
+        await mail.save(work, NewMessage(b"Subject: 3\r\n\r\n"))
+        await replica.carry_out(step)
+        assert await mail.bodies(USER, "Work") == [b"Subject: %d\r\n\r\n" % number for number in range(1, 4)]
+        assert {folder.name for folder in await mail.folders(USER)} == {"INBOX", "Work"}
 
 
 @pytest.mark.parametrize("kind", ["s", "c", "f"])

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import BinaryIO
 
 import trio
@@ -24,7 +23,7 @@ from replicator.dsync.node_mail.mail_tree import tree_of
 from replicator.dsync.node_mail.read_mails import in_parts
 from replicator.dsync.rules.tree import Adopt, Create, Delete, GivenName, Rename, Step, Subscribe, Tree
 from replicator.dsync.wire.items import MailboxState
-from replicator.errors import FolderNotFoundError, MailError
+from replicator.errors import FolderExistsError, FolderNotFoundError, MailError
 from replicator.mail.last_changes import FolderChange
 from replicator.mail.mailstore import INBOX, CoreMailStore, Folder
 
@@ -149,17 +148,30 @@ class MailReplica:
         return await self._name(await self._new(name), guid, uidvalidity)
 
     async def _delete(self, guid: bytes, common_uid: int) -> None:
-        """Delete a folder, unless it has mail that the peer has never seen: that becomes a new folder for the peer."""
+        """Delete a folder. Mail that the peer has never seen goes to a new one, which gets its name.
+
+        Clients of the peer may know other mail by UIDs of the deleted one, under its UIDVALIDITY.
+        """
         folder = await self._known_as(guid)
-        if folder is None:
+        if folder is None or folder.name == INBOX:  # which it may have become meanwhile
             return
-        seen = ALL_UIDS.up_to(common_uid)
-        if not await self._mail.list_messages(folder, ALL_UIDS.without(seen)):
-            await self._mail.delete_folder(self._user, folder.name)
+        shown = await self._mail.part_of(folder, ALL_UIDS)  # what comes later stays
+        unseen = await self._mail.list_messages(folder, ALL_UIDS.without(ALL_UIDS.up_to(common_uid)))
+        if not unseen:
+            await self._mail.delete_seen(shown)
             return
-        await self._mail.know_as(folder, sha256(guid).digest()[: len(guid)])
-        for some in in_parts([*(await self._mail.list_messages(folder, seen)).uids()]):
-            await self._mail.expunge(await self._mail.part_of(folder, some), some)
+        new = await self._beside(folder.name, guid)
+        for some in in_parts([*unseen.uids()]):
+            await self._mail.move(await self._mail.part_of(folder, some), some, new)
+        await self._mail.delete_seen(shown)
+        await self._mail.rename_folder(self._user, new.name, folder.name)
+
+    async def _beside(self, name: str, guid: bytes) -> Folder:
+        """Return a folder with the beginning of this GUID behind its name, new or left by a sync that broke off."""
+        name = f"{name}-{guid.hex()[:8]}"
+        with suppress(FolderExistsError):
+            return await self._mail.create_folder(self._user, name)
+        return await self._mail.folder(self._user, name)
 
     async def _known_as(self, guid: bytes) -> Folder | None:
         changes = (await self._mail.tree_changes(self._user)).folders

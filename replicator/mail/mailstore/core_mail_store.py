@@ -44,6 +44,13 @@ class CoreMailStore(MailStore, Protocol):
         """
         ...
 
+    async def delete_seen(self, mailbox: MailboxView) -> None:
+        """Delete a folder and the messages that the view shows. With others, it stays until these are gone.
+
+        Raises FolderNotFoundError.
+        """
+        ...
+
     def watch_users(self) -> ChangedUsers:
         """Watch which users' mail changes from now on, until the node ends."""
         ...

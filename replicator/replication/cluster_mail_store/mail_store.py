@@ -46,11 +46,13 @@ class ClusterMailStore(SaveOperations, SyncOperations):
         """See `MailStore`. Removes the mail that this node has seen; a folder that holds more stays."""
         if name == INBOX:
             raise InvalidNameError("INBOX cannot be deleted")
-        folder = await self.folder(user, name)
-        view = await self.open_mailbox(folder)
-        shown = await self._seen(view, UidSet.of_ranges([(1, UID_MAX)]))
+        await self.delete_seen(await self.open_mailbox(await self.folder(user, name)))
+
+    async def delete_seen(self, mailbox: MailboxView) -> None:
+        """See `CoreMailStore`."""
+        shown = await self._seen(mailbox, UidSet.of_ranges([(1, UID_MAX)]))
         # In this order, so that after a failure in between the folder stays visible with its mail, not without.
-        await self._coordinator.submit(DeleteRequest(user, folder.mailbox_id))
+        await self._coordinator.submit(DeleteRequest(mailbox.user, mailbox.mailbox_id))
         await self.changes.expunge(shown)
 
     async def quota(self, user: str) -> Quota:

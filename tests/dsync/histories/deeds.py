@@ -29,19 +29,18 @@ DEEDS = {
 
 @dataclass
 class Deeds:
-    """Deeds of one user. `nodes`: the sides that are none of Dovecot. `story`: for people who look into a failure."""
+    """Deeds of one user. `story`: for people who look into a failure."""
 
     random: Random
     ledger: Ledger
     story: list[str]
-    nodes: Sequence[Side]
 
     def one(self, side: Side) -> None:
         """Do something at a server, which may refuse it."""
         [kind] = self.random.choices([*DEEDS], [*DEEDS.values()])
         account = side.account()
         if not side.is_dovecot:
-            self.ledger.note_homes(account)
+            self.ledger.note_folders(account)
         try:
             match kind:
                 case "append":
@@ -126,14 +125,9 @@ class Deeds:
             name = self.random.choice(names)
             self._tell(side, f"deletes {name}, {tokens(account.folders[name])}")
             self.ledger.expunged.update(tokens(account.folders[name]))
-            if side.is_dovecot:
-                shown = [node.account().folders.get(name) for node in self.nodes]
-                seen = set[str].intersection(*({*tokens(one)} if one is not None else set() for one in shown))
-                side.delete(name)
-                side.forget(name, account.folders[name], {*tokens(account.folders[name])} - seen)
-            else:
+            if not side.is_dovecot:
                 self.ledger.note_deletion(name, account.folders[name])
-                side.delete(name)
+            side.delete(name)
 
     def _name(self) -> str:
         return self.random.choice(FOLDERS)

@@ -42,9 +42,9 @@ class History:
         self._random = Random(self.user)
         self._ledger = Ledger(self.user)
         self._dovecot = self.servers.side(DOVECOT, self.user, self.stack)
-        self._dovecot.copies = self._ledger.dovecots_copies
+        self._dovecot.namesakes = self._ledger.namesakes
         self._nodes = [self.servers.side(node.sid, self.user, self.stack) for node in self.servers.cluster.nodes]
-        self._deeds = Deeds(self._random, self._ledger, self.story, self._nodes)
+        self._deeds = Deeds(self._random, self._ledger, self.story)
         self._state = ""  # what Dovecot remembers in syncs of the kind `s`
 
     def go_on(self, groups: Groups) -> None:
@@ -106,12 +106,13 @@ class History:
         """Sync, note what that does to mails, and return doveadm's exit code."""
         before, before_at_node = self._dovecot.account(), node.account()
         code, said = self._call(node, kind)
-        after, after_at_node = self._dovecot.account(), node.account()
+        after_at_node = node.account()
+        self._ledger.note_folders(after_at_node)
+        after = self._dovecot.account()
         self.story.append(f"sync {kind} with {node.name}: {code} {said}\n  {node.name}: {after_at_node}")
         self.story.append(f"  {DOVECOT}: {after}")
         for name, tokens in self._ledger.note_at_dovecot(before, after).items():
             self.story.append(f"  gone with {name}: {tokens}")
-            self._dovecot.forget(name, before.folders[name], tokens)
         self._ledger.note_at_node(before_at_node, after_at_node, after)
         return code
 

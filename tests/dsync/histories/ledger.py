@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from tests.dsync.histories.side import Account, Folder, Mail
 
@@ -23,6 +24,8 @@ class Ledger:
     expunged: set[str] = field(default_factory=set)  # in any folder, alone or with the folder
     copied: set[str] = field(default_factory=set)  # or moved, or delivered twice: it may be there several times
     dovecots_copies: set[str] = field(default_factory=set)  # GUIDs that Dovecot has given to two mails of a folder
+    namesakes: defaultdict[tuple[str, int], set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Ids of the folders that nodes have had under a name and a UIDVALIDITY."""
     deleted_at_nodes: set[str] = field(default_factory=set)  # folders, by their ids at nodes
     put_late: set[str] = field(default_factory=set)  # mails that Dovecot got in a folder that a sync may be deleting
     _cut: int = 0  # the number of the time, now, in which some nodes do not reach each other; 0: they all do
@@ -30,7 +33,7 @@ class Ledger:
     _set_flags: defaultdict[tuple[str, str], set[int]] = field(default_factory=lambda: defaultdict(set))  # and when
     _cleared_flags: set[tuple[str, str]] = field(default_factory=set)
     _renumbered: set[tuple[str, int]] = field(default_factory=set)  # mails, and in which of those times
-    _homes: defaultdict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
+    _homes: defaultdict[str, set[tuple[str, str, int]]] = field(default_factory=lambda: defaultdict(set))  # at nodes
     _ids_at_nodes: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # by Dovecot's
     _deletions: dict[str, float] = field(default_factory=dict)  # at nodes, by names: when, by the monotonic clock
 
@@ -86,7 +89,6 @@ class Ledger:
 
     def note_at_node(self, before: Account, after: Account, dovecot: Account) -> None:
         """Note what a sync has changed at a node, and which folders are the same at both sides."""
-        self.note_homes(after)
         uids = {(folder.mailbox_id, mail.guid): mail.uid for folder in before.folders.values() for mail in folder.mails}
         for name, folder in after.folders.items():
             if name in dovecot.folders:
@@ -95,11 +97,12 @@ class Ledger:
                 if uids.get((folder.mailbox_id, mail.guid), mail.uid) != mail.uid:
                     self._renumbered.add((mail.token, self._cut))
 
-    def note_homes(self, account: Account) -> None:
-        """Note in which folders a node has mails."""
+    def note_folders(self, account: Account) -> None:
+        """Note which folders a node has, and in which of them mails are."""
         for name, folder in account.folders.items():
+            self.namesakes[name, folder.uidvalidity].add(folder.mailbox_id)
             for mail in folder.mails:
-                self._homes[mail.token, name].add(folder.mailbox_id)
+                self._homes[mail.token].add((folder.mailbox_id, name, self._cut))
 
     # ---- comparing
 
@@ -111,16 +114,22 @@ class Ledger:
         wrong = [mail for mail in shown if mail.text != self.texts.get(mail.token)]
         assert not wrong, f"mails have other texts: {wrong}"
         single = [mail for mail in shown if mail.token not in self.copied]
-        counts = Counter(mail.token for mail in single if not self._is_in_united_folders(mail))
+        counts = Counter(mail.token for mail in single if not self._was_on_both_sides(mail))
         assert max(counts.values(), default=1) == 1, f"mails are there twice: {counts.most_common(3)}"
-        self._check_flags([mail for mail in single if not self._is_in_united_folders(mail)])
+        self._check_flags([mail for mail in single if not self._was_on_both_sides(mail)])
 
-    def _is_in_united_folders(self, mail: Mail) -> bool:
-        """Return True if two folders of one name had the mail, on both sides of a cut.
+    def _was_on_both_sides(self, mail: Mail) -> bool:
+        """Return True if the two sides of a cut had the mail in two folders of one name, or of one id at Dovecot.
 
-        Where these become one, a mail may be there twice (design, section 3), or have the flags of one of them.
+        Then it may be there twice (design, section 3; docs/dovecot.md), or have the flags of one of them.
         """
-        return any(token == mail.token and len(homes) > 1 for (token, _), homes in self._homes.items())
+        return any(
+            one[0] != other[0] and ((one[1:] == other[1:] and one[2]) or self._are_one_at_dovecot(one[0], other[0]))
+            for one, other in combinations(self._homes[mail.token], 2)
+        )
+
+    def _are_one_at_dovecot(self, *folders: str) -> bool:
+        return any(ids.issuperset(folders) for ids in self._ids_at_nodes.values())
 
     def _check_flags(self, mails: list[Mail]) -> None:
         flags = defaultdict[str, set[str]](set)

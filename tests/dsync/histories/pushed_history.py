@@ -31,9 +31,9 @@ class PushedHistory:
         self._random = Random(self.user)
         self._ledger = Ledger(self.user)
         self._dovecot = self.servers.side(DOVECOT, self.user, self.stack)
-        self._dovecot.copies = self._ledger.dovecots_copies
+        self._dovecot.namesakes = self._ledger.namesakes
         self._nodes = [self.servers.side(node.sid, self.user, self.stack) for node in self.servers.cluster.nodes]
-        self._deeds = Deeds(self._random, self._ledger, self.story, self._nodes)
+        self._deeds = Deeds(self._random, self._ledger, self.story)
 
     def go_on(self, groups: Groups) -> None:
         """Do some deeds while nodes of different groups do not reach each other."""

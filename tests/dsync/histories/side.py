@@ -8,9 +8,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from replicator.dsync.rules.mails.copies import COPIES_MAX, guid_of_copy
-from replicator.dsync.wire.guids import guid_of
-
 TOKEN = re.compile(rb"^Message-ID: <([^@>]+)@", re.MULTILINE)
 UID = re.compile(rb"\bUID (\d+)")
 FLAGS = re.compile(rb"FLAGS \(([^)]*)\)")
@@ -72,15 +69,15 @@ ENDS = (RefusedError, imaplib.IMAP4.abort)
 class Side:
     """A user at a server, and a check of all that it shows: a UID means one mail, and new ones are above UIDNEXT.
 
-    `copies`: GUIDs that Dovecot has given to several mails of a folder. A node's copy, which has another GUID, may be
-    there later under the same UID: in one of the two folders that a rename may leave where it meets a cut
-    (docs/dovecot.md).
+    `namesakes`: ids of the folders that nodes have had under a name and a UIDVALIDITY; on two sides of a cut, two may
+    have the same. Where Dovecot deletes one of these and gets the other one, UIDs name other mail (docs/dovecot.md).
     """
 
     name: str
     connect: Callable[[], imaplib.IMAP4]
     is_dovecot: bool
-    copies: Collection[str] = ()
+    namesakes: Mapping[tuple[str, int], Collection[str]] = field(default_factory=dict)
+    _ids: dict[tuple[str, int], str] = field(default_factory=dict)  # by folder and UIDVALIDITY
     _names: dict[tuple[str, int, int], tuple[str, str]] = field(default_factory=dict)  # folder, UIDVALIDITY, UID
     _uidnext: dict[tuple[str, int], int] = field(default_factory=dict)
 
@@ -95,17 +92,6 @@ class Side:
     def log_out(self) -> None:
         """End the session."""
         self.client.logout()
-
-    def forget(self, name: str, folder: Folder, tokens: Collection[str]) -> None:
-        """Let UIDs of these mails name others: Dovecot has deleted them with their folder, which may come back.
-
-        Then it has the UIDVALIDITY and the UIDs of the nodes, which have never seen these mails (docs/dovecot.md).
-        """
-        uids = [mail.uid for mail in folder.mails if mail.token in tokens]
-        for uid in uids:
-            self._names.pop((name, folder.uidvalidity, uid), None)
-        if uids:
-            self._uidnext[name, folder.uidvalidity] = min(uids)
 
     # ---- what it shows
 
@@ -134,33 +120,38 @@ class Side:
         parts = self._do(self.client.uid("FETCH", "1:*", f"(UID FLAGS {item} BODY.PEEK[])"))
         mails = tuple(sorted(self._mail(parts, at) for at, part in enumerate(parts) if isinstance(part, tuple)))
         mailbox_id = self._mailbox_id(name)
-        self._check(name, uidvalidity, uidnext, mails)
-        return Folder(mailbox_id, uidvalidity, uidnext, mails)
+        folder = Folder(mailbox_id, uidvalidity, uidnext, mails)
+        self._check(name, folder)
+        return folder
 
     def _mailbox_id(self, name: str) -> str:
         self._do(self.client.unselect())
         item = "X-GUID" if self.is_dovecot else "MAILBOXID"
         [line] = self._do(self.client.status(quoted(name), f"({item})"))
         assert isinstance(line, bytes)
-        return line.rpartition(item.encode() + b" ")[2].strip(b"()").decode()
+        return line.rpartition(item.encode() + b" ")[2].strip(b"()").decode().removeprefix("F")
 
-    def _check(self, name: str, uidvalidity: int, uidnext: int, mails: Sequence[Mail]) -> None:
+    def _check(self, name: str, folder: Folder) -> None:
+        uidvalidity, uidnext = folder.uidvalidity, folder.uidnext
+        self._forget_namesake(name, folder)
         where, floor = f"{self.name}: {name} {uidvalidity}", self._uidnext.get((name, uidvalidity), 0)
         assert uidnext >= floor, f"{where}: UIDNEXT {uidnext} after {floor}"
-        for mail in mails:
+        for mail in folder.mails:
             one = name, uidvalidity, mail.uid
             assert one in self._names or mail.uid >= floor, f"{where}: {mail} is new, below the announced {floor}"
             assert mail.uid < uidnext, f"{where}: {mail} is not below UIDNEXT {uidnext}"
-            guid, token = known = self._names.get(one, (mail.guid, mail.token))
-            is_copy = mail.guid in self._guids_of_copies(guid)
-            assert token == mail.token, f"{where}: {mail} was {known}"
-            assert guid == mail.guid or is_copy, f"{where}: {mail} was {known}"
-            self._names[one] = mail.guid, mail.token
+            known = self._names.setdefault(one, (mail.guid, mail.token))
+            assert known == (mail.guid, mail.token), f"{where}: {mail} was {known}"
         self._uidnext[name, uidvalidity] = uidnext
 
-    def _guids_of_copies(self, guid: str) -> set[str]:
-        source = guid_of(guid).hex()
-        return {guid_of_copy(source, number) for number in range(1, COPIES_MAX + 1)} if source in self.copies else set()
+    def _forget_namesake(self, name: str, folder: Folder) -> None:
+        """Forget the UIDs of another folder if this one is of the other side of a cut."""
+        number = name, folder.uidvalidity
+        ids = self.namesakes.get(number, ())
+        if self._ids.get(number) not in {None, folder.mailbox_id} and folder.mailbox_id in ids and len(ids) > 1:
+            self._uidnext.pop(number, None)
+            self._names = {one: mail for one, mail in self._names.items() if one[:2] != number}
+        self._ids[number] = folder.mailbox_id
 
     def _mail(self, parts: Sequence[object], at: int) -> Mail:
         part, after = parts[at], parts[at + 1]
