@@ -159,8 +159,9 @@ class Side:
         self._uidnext[name, uidvalidity] = uidnext
 
     def _guids_of_copies(self, guid: str) -> set[str]:
-        source = guid_of(guid).hex()
-        return {guid_of_copy(source, number) for number in range(1, COPIES_MAX + 1)} if source in self.copies else set()
+        source = guid_of(guid)
+        numbers = range(1, COPIES_MAX + 1) if source.hex() in self.copies else ()
+        return {guid_of_copy(source, number).hex() for number in numbers}
 
     def _mail(self, parts: Sequence[object], at: int) -> Mail:
         part, after = parts[at], parts[at + 1]

@@ -64,8 +64,8 @@ class Told:
         are_named_otherwise = self.changes.names or self.sources
         own = {mail.guid for mail in mails} if are_named_otherwise else frozenset[bytes]()
         for change in self.changes if own else ():
-            if change.guid in own:
-                self.note_name(change.guid, self.name_of_peers(change.uid, change.guid))
+            for guid in own.intersection((change.guid, self.sources.get(change.guid, change.guid))):
+                self.note_name(guid, self.name_of_peers(change.uid, change.guid))
 
     def _separate_copies(self, mails: Sequence[StoredMail], expunged: Mapping[int, bytes]) -> None:
         def is_told(uid: int) -> bool:
