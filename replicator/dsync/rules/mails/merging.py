@@ -61,8 +61,8 @@ def _place_new(plan: Plan, known: Known, told: Told, peer_uidnext: int) -> None:
         return NewMail(told.name_of(mail), mail.uid, mail.guid)
 
     def peers_mail(at: int) -> NewMail:
-        change = changes[at]
-        return NewMail(told.name_of_peers(change.uid, change.guid), change.uid, change.guid)
+        uid, guid = changes.uids[at], changes.guid(at)
+        return NewMail(told.name_of_peers(uid, guid), uid, guid)
 
     new = NewUids(
         Each(own, own_mail),

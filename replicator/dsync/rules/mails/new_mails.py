@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from enum import Enum, auto
 from typing import Generic, NamedTuple, TypeVar
 
@@ -60,7 +61,7 @@ class NewUids:
 
     def __iter__(self) -> Iterator[Placed]:
         shared = self._shared()
-        waiting = {side: _by_guid(mail for mail in mails if mail.guid in shared) for side, mails in self._mails.items()}
+        waiting = {side: _by_guid(mails, shared) for side, mails in self._mails.items()}
         paired: set[tuple[_Side, int]] = set()
         for side, mail in self._in_order():
             if (side, mail.uid) in paired:
@@ -105,8 +106,10 @@ class NewUids:
         return Placed(guid, self.uidnext - 1, own, peers)
 
 
-def _by_guid(mails: Iterable[NewMail]) -> defaultdict[bytes, deque[int]]:
+def _by_guid(mails: Iterable[NewMail], guids: AbstractSet[bytes]) -> defaultdict[bytes, deque[int]]:
+    """Return the UIDs of mails with these GUIDs."""
     found: defaultdict[bytes, deque[int]] = defaultdict(deque)
-    for mail in mails:
-        found[mail.guid].append(mail.uid)
+    for mail in mails if guids else ():
+        if mail.guid in guids:
+            found[mail.guid].append(mail.uid)
     return found

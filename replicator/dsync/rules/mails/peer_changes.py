@@ -30,14 +30,8 @@ class PeerChange(NamedTuple):
     removed: frozenset[str]
 
 
-class _Alike(NamedTuple):
-    """What many changes have alike, which is in memory once."""
-
-    type: ChangeType
-    has_guid: bool
-    flags: frozenset[str]
-    added: frozenset[str]
-    removed: frozenset[str]
+_Alike = tuple[ChangeType, bool, frozenset[str], frozenset[str], frozenset[str]]
+"""What many changes have alike, which is in memory once: the type, whether there is a GUID, and flags."""
 
 
 class PeerChanges:
@@ -49,7 +43,7 @@ class PeerChanges:
     def add(self, change: MailChange, guid: bytes) -> None:
         """Add the next change, whose mail has this GUID here."""
         kind, uid, name, modseq, flags, added, removed, _ = change
-        alike = _Alike(kind, bool(guid), flags, added, removed)
+        alike = kind, bool(guid), flags, added, removed
         place = self._places.get(alike)
         if place is None:
             place = self._places[alike] = len(self._alike)
@@ -66,6 +60,10 @@ class PeerChanges:
         self._packed = bytearray()  # GUID, MODSEQ, and where the rest is in `_alike`
         self._alike: list[_Alike] = []
         self._places: dict[_Alike, int] = {}
+
+    def guid(self, at: int) -> bytes:
+        """Return the GUID of the change at a position, which has one."""
+        return bytes(self._packed[at * _PACKED.size : at * _PACKED.size + _GUID.size])
 
     def set_guid(self, at: int, guid: bytes) -> None:
         """Give the mail of the change at a position another GUID."""
@@ -117,7 +115,7 @@ class PeerChanges:
 
     def _are_there(self) -> Sequence[bool]:
         """Return by places which changes tell mails that are there."""
-        return [one.type is ChangeType.SAVE for one in self._alike]
+        return [kind is ChangeType.SAVE for kind, *_ in self._alike]
 
     def _change(self, uid: int, packed: tuple[bytes, int, int]) -> PeerChange:
         guid, modseq, place = packed
