@@ -43,7 +43,7 @@ from replicator.dsync.wire.items import (
 from replicator.errors import MailError
 
 CHANGES_MAX = 1_000_000
-"""Mails, with expunged ones, of one mailbox: the list is in memory."""
+"""Mails, with expunged ones, of one mailbox: what is told of them is in memory."""
 
 AT_ONCE = 500
 """Mails of which the event loop computes something at once: some milliseconds."""

@@ -18,7 +18,7 @@ RECEIVE_BYTES = 16 << 10
 
 SEND_BYTES = 16 << 10
 LIST_BYTES_MAX = 768 << 20
-"""Memory that the items of one list may take at most: there is room for a million changes, which take a third."""
+"""Memory that the items of one list may take at most as objects: a million changes would take a third."""
 
 IDLE_S = 600.0
 """Seconds for which a peer may send nothing, or read nothing, at the door and where this side has begun.
