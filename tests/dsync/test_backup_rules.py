@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.dsync.rules.mails.backup import plan_backup
-from replicator.dsync.rules.mails.comparison import Comparison, Told, concerned
+from replicator.dsync.rules.mails.comparison import ChangesSince, Comparison, concerned
 from replicator.dsync.rules.mails.plan import Known
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange
 from tests.dsync.memory_replica import MemoryMail
@@ -29,13 +29,10 @@ def numbers(mails: Mails, more: int = 0) -> Mailbox:
 def backed_up(own: Mails, more: int, master: Mails, changes: list[MailChange], state: MailboxState | None) -> Mails:
     """Return the mails of this side after the backup. `more`: UIDs that have been given besides."""
     stored = [MemoryMail(uid, guid, 1, flags, 1, 1) for uid, (guid, flags) in own.items()]
-    if state is None:
-        comparison = Comparison(stored, {})
-        for each in changes:
-            comparison.take(each)
-        told = comparison.finish()
-    else:
-        told = Told(changes, state.last_common_uid)
+    reading = Comparison(stored, {}) if state is None else ChangesSince(state.last_common_uid)
+    for each in changes:
+        reading.take(each)
+    told = reading.finish()
     known = Known(numbers(own, more), concerned(stored, told) if state is None else stored, {}, {})
     plan = plan_backup(known, numbers(master), told, state)
     after = {
@@ -46,7 +43,9 @@ def backed_up(own: Mails, more: int, master: Mails, changes: list[MailChange], s
     uidnext = known.numbers.uidnext
     for one in plan.placed:
         assert one.uid >= uidnext, "UIDs only grow"
-        after[one.uid], uidnext = (bytes.fromhex(one.guid), plan.wanted[one.guid]), one.uid + 1
+        assert one.comes
+        assert one.peers is not None
+        after[one.uid], uidnext = (one.guid, told.changes.by_uid(one.peers).flags), one.uid + 1
     assert plan.uidnext >= uidnext
     return after
 

@@ -13,15 +13,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from replicator.dsync.conversation import mailbox_sync
-from replicator.dsync.rules.mails import telling
-from replicator.dsync.rules.mails.comparison import Told
-from replicator.dsync.rules.mails.plan import Known
 from replicator.dsync.rules.mails.stored_mail import StoredMail
+from replicator.dsync.rules.mails.telling import Account
 from replicator.dsync.rules.tree import INBOX, Adopt, Delete
 from replicator.dsync.users import Syncing
 from replicator.dsync.wire.guids import guid_of
-from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange, TreeNode
+from replicator.dsync.wire.items import ChangeType, Mailbox, MailChange, TreeNode
 from replicator.errors import UnavailableError
 from replicator.mail.mailstore import Folder, NewMessage, SavedMessage
 from replicator.mail.view import MailboxView
@@ -202,20 +199,14 @@ async def test_flags_that_are_cleared_during_a_sync_stay_so(two: Two) -> None:
 
 
 async def test_each_expunge_is_told_once(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
-    expunges, original = list[list[int]](), telling.changes_to_tell
+    expunges, original = list[list[int]](), Account.changes
 
-    def changes_to_tell(
-        known: Known,
-        mails: Iterable[StoredMail],
-        told: Told,
-        state: MailboxState | None,
-        moved: Mapping[int, frozenset[str]],
-    ) -> Iterator[MailChange]:
-        changes = [*original(known, mails, told, state, moved)]
+    def noted(account: Account, mails: Iterable[StoredMail]) -> Iterator[MailChange]:
+        changes = [*original(account, mails)]
         expunges.append([change.uid for change in changes if change.type is ChangeType.EXPUNGE])
         return iter(changes)
 
-    monkeypatch.setattr(mailbox_sync, "changes_to_tell", changes_to_tell)
+    monkeypatch.setattr(Account, "changes", noted)
     await two.saves("1", "2", "3", "4", "5")
     await two.become_equal("s")
     for uid in (2, 4):

@@ -8,11 +8,12 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicator.dsync.rules.mails.comparison import Comparison, Told, concerned
+from replicator.dsync.rules.mails.comparison import ChangesSince, Comparison, Told, concerned
 from replicator.dsync.rules.mails.copies import COPIES_MAX, guid_of_copy
 from replicator.dsync.rules.mails.flags import FlagSide, merged_flags
 from replicator.dsync.rules.mails.merging import plan_merge
-from replicator.dsync.rules.mails.new_mails import NewMail, NewUids, Placed
+from replicator.dsync.rules.mails.new_mails import NewMail, NewUids
+from replicator.dsync.rules.mails.placed_mails import Placed
 from replicator.dsync.rules.mails.plan import Known, Plan
 from replicator.dsync.rules.mails.stored_mail import NO_FLAGS, StoredMail
 from replicator.dsync.wire.guids import guid_of
@@ -97,15 +98,15 @@ def test_unknown_mails_do_not_end_the_search_while_higher_ones_are_left() -> Non
 
 
 def new_mails(guids: list[str], first: int) -> list[NewMail]:
-    return [NewMail(guid, first + at, guid) for at, guid in enumerate(guids)]
+    return [NewMail(guid, first + at, guid.encode()) for at, guid in enumerate(guids)]
 
 
 def test_a_mail_that_both_have_is_counted_once() -> None:
     own, peers = new_mails([*"abfcd"], 1), new_mails([*"abfce"], 1)
     placed, _ = place(own, peers, own_uidnext=8, peer_uidnext=6)
-    assert [(one.guid, one.uid) for one in placed[-2:]] == [("d", 8), ("e", 9)]
+    assert [(one.guid, one.uid) for one in placed[-2:]] == [(b"d", 8), (b"e", 9)]
     mirrored, _ = place(peers, own, own_uidnext=6, peer_uidnext=8)
-    assert [(one.guid, one.uid) for one in mirrored[-2:]] == [("d", 8), ("e", 9)]
+    assert [(one.guid, one.uid) for one in mirrored[-2:]] == [(b"d", 8), (b"e", 9)]
 
 
 @given(st.data())
@@ -130,13 +131,13 @@ def test_both_sides_give_new_mails_the_same_uids(data: st.DataObject) -> None:
 
 
 def test_two_mails_with_one_uid_get_new_ones() -> None:
-    placed, uidnext = place([NewMail("64d3", 4, "64d3")], [NewMail("68af", 4, "68af")], own_uidnext=5, peer_uidnext=5)
-    assert [(one.guid, one.uid) for one in placed] == [("64d3", 5), ("68af", 6)]
+    placed, uidnext = place([NewMail("64d3", 4, b"64d3")], [NewMail("68af", 4, b"68af")], own_uidnext=5, peer_uidnext=5)
+    assert [(one.guid, one.uid) for one in placed] == [(b"64d3", 5), (b"68af", 6)]
     assert uidnext == 7
 
 
 def test_a_mail_keeps_a_uid_that_is_free_on_the_other_side() -> None:
-    placed, uidnext = place([NewMail("x", 4, "x"), NewMail("y", 5, "y")], [], own_uidnext=6, peer_uidnext=4)
+    placed, uidnext = place([NewMail("x", 4, b"x"), NewMail("y", 5, b"y")], [], own_uidnext=6, peer_uidnext=4)
     assert [(one.uid, one.own) for one in placed] == [(4, 4), (5, 5)]
     assert uidnext == 6
 
@@ -151,9 +152,9 @@ def known(*mails: MemoryMail) -> Known:
 
 
 def planned(own: Known, changes: list[MailChange], state: MailboxState | None = None, uidnext: int = 9) -> Plan:
-    told = compared(own.mails, changes) if state is None else Told(changes, state.last_common_uid)
+    told = compared(own.mails, changes) if state is None else since(state, changes)
     own = replace(own, mails=concerned(own.mails, told) if state is None else own.mails)
-    told.separate_copies(own.mails, {})
+    told.identify(own.mails, {})
     return plan_merge(own, Mailbox(bytes(16), 1, uidnext, 0, uidnext, 99), told, state)
 
 
@@ -162,6 +163,13 @@ def compared(mails: Sequence[StoredMail], changes: list[MailChange]) -> Told:
     for change in changes:
         comparison.take(change)
     return comparison.finish()
+
+
+def since(state: MailboxState, changes: list[MailChange]) -> Told:
+    reading = ChangesSince(state.last_common_uid)
+    for change in changes:
+        reading.take(change)
+    return reading.finish()
 
 
 def test_an_expunge_takes_no_mail_that_has_come_since() -> None:
@@ -182,6 +190,7 @@ def test_guids_are_told_as_the_peer_writes_them() -> None:
     mails = [MemoryMail(uid, guid_of(name), 1, NO_FLAGS, 0, 0) for uid, name in enumerate(names, 1)]
     flags = [NO_FLAGS, frozenset({"a"}), NO_FLAGS]
     told = compared(mails, [MailChange(ChangeType.SAVE, uid, names[uid - 1], 1, flags[uid - 1]) for uid in (1, 2, 3)])
+    told.identify(mails, {})
     assert [change.uid for change in told.changes] == [2]
     assert [told.name_of(mail) for mail in mails] == names
 
@@ -190,31 +199,32 @@ def test_a_mail_that_the_master_has_elsewhere_is_not_expunged() -> None:
     """It is the source of a copy that is not here."""
     changes = [MailChange(ChangeType.SAVE, 2, "01" * 16), MailChange(ChangeType.SAVE, 3, "03" * 16)]
     plan = planned(known(stored(1, 1), stored(3, 3)), changes, uidnext=4)
-    assert (plan.expunged, plan.placed) == ([], [Placed("01" * 16, 4, own=1)])
+    assert (plan.expunged, [*plan.placed]) == ([], [Placed(b"\1" * 16, 4, own=1)])
 
 
 def test_copies_are_told_by_the_names_of_their_sources() -> None:
     name = "1795822339.M435804P29515.vm"
-    mail = MemoryMail(2, bytes.fromhex(guid_of_copy(guid_of(name).hex(), 1)), 1, NO_FLAGS, 0, 0)
+    mail = MemoryMail(2, guid_of_copy(guid_of(name), 1), 1, NO_FLAGS, 0, 0)
     told = compared([mail], [MailChange(ChangeType.SAVE, 2, name)])
-    told.separate_copies([mail], {})
-    assert (told.changes, told.name_of(mail)) == ([], name)
+    told.identify([mail], {})
+    assert (len(told.changes), told.name_of(mail)) == (0, name)
 
 
 def test_copies_have_guids_of_their_own() -> None:
-    source, other = "0a" * 16, "0b" * 16
-    saves = [MailChange(ChangeType.SAVE, uid, guid) for uid, guid in enumerate((source, source, other, source), 1)]
-    told = Told([*saves])
-    told.separate_copies([], {})
+    source, other = b"\x0a" * 16, b"\x0b" * 16
+    guids = (source, source, other, source)
+    saves = [MailChange(ChangeType.SAVE, uid, guid.hex()) for uid, guid in enumerate(guids, 1)]
+    told = compared([], saves)
+    told.identify([], {})
     own = {change.uid: change.guid for change in told.changes}
     assert own[1] == source
     assert own[3] == other
     assert told.sources == {own[2]: source, own[4]: source}
     assert len({*own.values()}) == 4
-    mails = [MemoryMail(uid, bytes.fromhex(guid), 1, NO_FLAGS, 0, 0) for uid, guid in own.items()]
+    mails = [MemoryMail(uid, guid, 1, NO_FLAGS, 0, 0) for uid, guid in own.items()]
     again = compared(mails, saves[1:])
-    assert (again.changes, again.sources) == ([], told.sources), "found again without the source"
-    many = [MailChange(ChangeType.SAVE, uid, source) for uid in range(1, COPIES_MAX + 3)]
+    assert (len(again.changes), again.sources) == (0, told.sources), "found again without the source"
+    many = [MailChange(ChangeType.SAVE, uid, source.hex()) for uid in range(1, COPIES_MAX + 3)]
     plan = planned(known(stored(1, 10)), many, uidnext=len(many) + 1)
-    assert len(plan.wanted) == COPIES_MAX
+    assert sum(one.comes for one in plan.placed) == COPIES_MAX
     assert plan.common_uid == COPIES_MAX + 1, "the last one is a copy too many"

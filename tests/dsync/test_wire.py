@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
+import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.errors import DsyncError, PeerGoneError
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import (
@@ -27,7 +31,7 @@ from replicator.dsync.wire.items import (
 )
 from replicator.dsync.wire.keys import KINDS
 from replicator.dsync.wire.mail_changes import QuickReader
-from replicator.dsync.wire.reader import LINE_BYTES_MAX, LONG_LINES_MAX, Event, Mark, Reader
+from replicator.dsync.wire.reader import AT_ONCE, LINE_BYTES_MAX, LONG_LINES_MAX, Event, Mark, Reader
 from replicator.dsync.wire.streams import StreamDecoder, StreamEncoder
 from replicator.dsync.wire.values import decode_list, decode_record, encode_list, encode_record
 from replicator.dsync.wire.writer import END_OF_LIST, END_OF_TEXT, general_line, hello, line_of
@@ -283,15 +287,52 @@ def test_the_weight_of_records_is_what_they_take(keywords: int, at_once: int) ->
         found, weight = list[Event](), 0
         for at in range(0, len(lines), at_once):
             reader.receive(b"".join(lines[at : at + at_once]))
-            event = reader.next()
-            assert event is not None
-            weight += reader.weight
-            found += [event, *reader.more(MailChange)]
-            weight += reader.weight
+            while (event := reader.next()) is not None:
+                weight += reader.weight
+                found += [event, *reader.more(MailChange)]
+                weight += reader.weight
         assert len(found) == len(lines)
         assert tracemalloc.get_traced_memory()[0] < weight
     finally:
         tracemalloc.stop()
+
+
+async def test_others_have_their_turn_between_some_records() -> None:
+    """However many have arrived together, and however short they are."""
+    changes = [MailChange(ChangeType.SAVE, uid, "a", flags=frozenset({f"{uid:x}"})) for uid in range(1, 2_000)]
+    stream, _ = trio.testing.memory_stream_pair()
+    peer = Peer(stream, hello() + b"".join(map(line_of, changes)) + END_OF_LIST)
+    turns, parts = 0, list[tuple[int, Sequence[MailChange]]]()
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take_turns)
+        async for part in peer.parts(MailChange, len(changes)):
+            parts.append((turns, part))
+        nursery.cancel_scope.cancel()
+    assert [one for _, part in parts for one in part] == changes
+    assert max(len(part) for _, part in parts) <= 1 + AT_ONCE
+    assert all(before >= at - 1 for at, (before, _) in enumerate(parts)), "each task runs once in a round"
+
+
+def test_long_lines_are_read_apart() -> None:
+    """They are read in a thread, and hold nobody up."""
+    words = frozenset(f"{number:x}" for number in range(2_000))
+    long = MailChange(ChangeType.SAVE, 2, "ab" * 16, 5, words)
+    changes = [long._replace(uid=1, flags=frozenset()), long, long._replace(uid=3)]
+    reader = Reader()
+    reader.receive(hello() + b"".join(map(line_of, changes)))
+    assert [reader.next(), reader.more(MailChange)] == [changes[0], []]
+    assert reader.is_behind_long_line
+    assert [reader.next(), reader.more(MailChange)] == [long, []]
+    assert reader.is_behind_long_line
+    assert reader.next() == changes[2]
+    assert not reader.is_behind_long_line
 
 
 def test_a_peer_may_give_up() -> None:

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import trio
 
+from protocol.values import UidSet
 from replicator.dsync.conversation.direction import Direction
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.conversation.placement import Placement
@@ -26,11 +27,11 @@ from replicator.dsync.replica import ReplicaMailbox
 from replicator.dsync.rules.attributes import attributes_to_take, attributes_to_tell
 from replicator.dsync.rules.mails.ascending import first_above
 from replicator.dsync.rules.mails.backup import plan_backup
-from replicator.dsync.rules.mails.comparison import Comparison, Told, concerned, disputed, told_since
+from replicator.dsync.rules.mails.comparison import ChangesSince, Comparison, Told, concerned, disputed
 from replicator.dsync.rules.mails.merging import flags_of_moved, plan_merge
 from replicator.dsync.rules.mails.plan import Known, Plan
 from replicator.dsync.rules.mails.stored_mail import FlagChanges, StoredMail
-from replicator.dsync.rules.mails.telling import changes_to_tell
+from replicator.dsync.rules.mails.telling import Account
 from replicator.dsync.wire.items import (
     Attribute,
     ChangeType,
@@ -42,7 +43,7 @@ from replicator.dsync.wire.items import (
 from replicator.errors import MailError
 
 CHANGES_MAX = 1_000_000
-"""Mails, with expunged ones, of one mailbox: the list is in memory."""
+"""Mails, with expunged ones, of one mailbox: what is told of them is in memory."""
 
 AT_ONCE = 500
 """Mails of which the event loop computes something at once: some milliseconds."""
@@ -131,17 +132,20 @@ class MailboxSync:
         return plan_backup(known, self._theirs, self._told, self._state)
 
     async def _request(self, plan: Plan) -> None:
-        """Ask for mails, and forget what the peer has told: it is in the plan."""
+        """Ask for mails: for one text where there are copies."""
         told, asked = self._told, set[str]()
         copied = {*told.sources.values()}
-        for mail in plan.placed:
-            name = told.name(mail.guid)
-            if mail.own is None and mail.peers is not None and name not in asked:
+        for at, mail in enumerate(plan.placed):
+            if at % AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+            if not mail.comes or mail.peers is None:
+                continue
+            name = told.name_of_peers(mail.peers, mail.guid)
+            if name not in asked:
                 await self._peer.send(MailRequest(name, mail.peers))
-                if told.sources.get(mail.guid, mail.guid) in copied:
-                    asked.add(name)
+            if told.sources.get(mail.guid, mail.guid) in copied:
+                asked.add(name)
         await self._peer.end_list()
-        told.changes.clear()
 
     # ---- knowing
 
@@ -168,15 +172,20 @@ class MailboxSync:
             mails = await self._with_named(mails)
         elif not everything:
             mails = await _computed(partial(concerned, mails, told), mails)
-        await _computed(partial(told.separate_copies, mails, expunged), mails, told.changes)
+        await _computed(partial(told.identify, mails, expunged), mails, told.changes)
         uids = await _computed(partial(disputed, mails, told), mails, told.changes)
         changed = await self._box.flag_changes(self._since, uids)
-        lasting = {  # a flag that was set and is gone is no news, nor is one that was cleared and is back
-            mail.uid: FlagChanges(changed[mail.uid].added & mail.flags, changed[mail.uid].removed - mail.flags)
-            for mail in mails
-            if mail.uid in changed
-        }
-        return Known(self._own, mails, expunged, lasting, self._is_master)
+
+        def lasting() -> Mapping[int, FlagChanges]:
+            """Return what is left: a flag that was set and is gone is no news, nor one that was cleared and is back."""
+            there = ((mail, changed.get(mail.uid)) for mail in mails)
+            return {
+                mail.uid: FlagChanges(one.added & mail.flags, one.removed - mail.flags)
+                for mail, one in there
+                if one is not None
+            }
+
+        return Known(self._own, mails, expunged, await _computed(lasting, mails), self._is_master)
 
     async def _with_named(self, mails: Sequence[StoredMail]) -> Sequence[StoredMail]:
         """Return these mails, and those that the peer's changes name, ascending by UID."""
@@ -198,7 +207,7 @@ class MailboxSync:
         """Tell this side's changes. `mails`: all, or with a state those that `known` has."""
         told, state = self._told, self._state
         moved = await _computed(partial(flags_of_moved, known, told, state), known.mails, told.changes)
-        await self._peer.send_list(changes_to_tell(known, mails, told, state, moved))
+        await self._peer.send_list(Account(known, told, state, moved).changes(mails))
 
     async def _send_mails(self, mails: Sequence[StoredMail]) -> bool:
         """Send the mails that the peer asks for, and return True if there are any."""
@@ -229,15 +238,13 @@ class MailboxSync:
 
     async def _received(self, mails: Sequence[StoredMail], expunged: Mapping[int, bytes]) -> Told:
         """Return what the peer's changes tell. `mails`: as `_mails` returns them."""
+        state = self._state
+        reading = Comparison(mails, expunged) if state is None else ChangesSince(state.last_common_uid)
         async with aclosing(self._changes()) as parts:
-            if self._state is not None:
-                since = [change async for part in parts for change in part]
-                return await _computed(partial(told_since, self._state.last_common_uid, since), since)
-            comparison = Comparison(mails, expunged)
             async for part in parts:
                 for change in part:
-                    comparison.take(change)
-        return await _computed(comparison.finish, mails)
+                    reading.take(change)
+        return await _computed(reading.finish, mails)
 
     async def _changes(self) -> AsyncGenerator[Sequence[MailChange], None]:
         """Yield the peer's changes as they come in, some at a time."""
@@ -261,7 +268,7 @@ class MailboxSync:
 
     async def _take_over(self, plan: Plan, attributes: Iterable[Attribute]) -> None:
         """Take over the peer's changes. Where that fails, the rest of its mails is passed over."""
-        work = partial(Placement, self._peer, self._box, plan, self._told.sources)
+        work = partial(Placement, self._peer, self._box, plan, self._told)
         placement = await _computed(work, plan.placed)
         if self.failure is not None:
             await placement.pass_over_rest()
@@ -281,27 +288,30 @@ class MailboxSync:
             await box.expunge(plan.expunged)
         if plan.flags:
             await box.change_flags(plan.flags)
-        moved = [placed.uid for placed in plan.placed if placed.own is not None]  # placing uses the plan up
         try:
             await placement.run()
             await box.raise_numbers(uidnext=plan.uidnext, highestmodseq=self._theirs.highestmodseq)
         finally:
             with trio.move_on_after(MOVE_S, shield=True):
-                self._has_strangers = await self._move_strangers(plan, placement, moved)
+                self._has_strangers = await self._move_strangers(plan, placement)
 
-    async def _move_strangers(self, plan: Plan, placement: Placement, moved: Sequence[int]) -> bool:
+    async def _move_strangers(self, plan: Plan, placement: Placement) -> bool:
         """Move mails that have come by other ways, or got other UIDs because of these, above those of the sync.
 
-        The peer may have given their UIDs to mails that it has expunged. Return True if there are any. `moved`: UIDs
-        that mails were to get here.
+        The peer may have given their UIDs to mails that it has expunged. Return True if there are any.
         """
         if plan.uidnext <= self._own.uidnext:
             return False
         after = await self._box.changed(self._own.uidnext - 1, MODSEQ_MAX)
-        new = [mail for mail in after if mail.uid < plan.uidnext]
-        there = {mail.uid for mail in new}
-        self._lacks_moved = not there.issuperset(moved)
-        strangers = [mail.uid for mail in new if not placement.has_placed(mail.uid, mail.guid)]
+
+        def compared() -> tuple[bool, Sequence[int]]:
+            """Return whether mails are missing that were to get other UIDs, and the strangers' UIDs."""
+            there = UidSet.ascending(mail.uid for mail in after)
+            are_missing = any(mail.uid not in there for mail in plan.placed if not mail.comes)
+            new = (mail for mail in after if mail.uid < plan.uidnext)
+            return are_missing, [mail.uid for mail in new if not placement.has_placed(mail.uid, mail.guid)]
+
+        self._lacks_moved, strangers = await _computed(compared, after, plan.placed)
         if strangers:
             uidnext = max((await self._box.numbers()).uidnext, plan.uidnext)
             await self._box.move({uid: uidnext + at for at, uid in enumerate(strangers)})

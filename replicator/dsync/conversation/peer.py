@@ -14,11 +14,11 @@ from replicator.dsync.wire.streams import StreamEncoder
 from replicator.dsync.wire.writer import END_OF_LIST, END_OF_TEXT, hello, line_of
 
 RECEIVE_BYTES = 16 << 10
-"""Bytes read at once: some 250 records, which take a millisecond, after which others have their turn."""
+"""Bytes read at once: some 250 records."""
 
 SEND_BYTES = 16 << 10
 LIST_BYTES_MAX = 768 << 20
-"""Memory that the items of one list may take at most: there is room for a million changes, which take a third."""
+"""Memory that the items of one list may take at most as objects: a million changes would take a third."""
 
 IDLE_S = 600.0
 """Seconds for which a peer may send nothing, or read nothing, at the door and where this side has begun.
@@ -102,6 +102,7 @@ class Peer:
                 limits = f"{most} items of the kind {kind.__name__}, or than {LIST_BYTES_MAX >> 20} MiB of them"
                 raise DsyncError(f"the peer sent more than {limits}")
             yield part
+            await trio.lowlevel.checkpoint()  # the next ones may be here already
 
     async def text(self) -> AsyncGenerator[bytes, None]:
         """Yield the pieces of the text that follows an item."""

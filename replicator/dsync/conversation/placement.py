@@ -5,22 +5,26 @@ The peer sends mails in an order of its own. Here UIDs only grow, so a mail that
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, closing
 from typing import NamedTuple
+
+import trio
 
 from replicator.dsync.conversation.held_texts import HeldTexts
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.errors import DsyncError
 from replicator.dsync.replica import ReplicaMailbox, SavedAs
-from replicator.dsync.rules.mails.new_mails import Placed
+from replicator.dsync.rules.mails.comparison import Told
+from replicator.dsync.rules.mails.placed_mails import Placed
 from replicator.dsync.rules.mails.plan import Plan
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import Mail
 from replicator.dsync.wire.reader import Mark
 from replicator.mail.mailstore import MESSAGE_BYTES_MAX
+
+MOVES_AT_ONCE = 500
+"""Mails that are moved together: the list of them is in memory."""
 
 
 class _Held(NamedTuple):
@@ -33,24 +37,28 @@ class _Held(NamedTuple):
 class Placement:
     """The mails of a plan, saved and moved in the order of their new UIDs while they come in.
 
-    What is done leaves the plan: that of a large mailbox takes much memory.
+    Mails that come have their UIDs at the peer as names here. `_copies`: those of which the peer sends one text for
+    all, by the GUIDs of their sources.
     """
 
-    def __init__(self, peer: Peer, box: ReplicaMailbox, plan: Plan, sources: Mapping[str, str]) -> None:
-        """`sources`: GUIDs of the mails of which others are copies: the peer sends one text for all of them."""
+    def __init__(self, peer: Peer, box: ReplicaMailbox, plan: Plan, told: Told) -> None:
+        """`plan` was made by what the peer has told."""
         self._peer = peer
         self._box = box
-        self._uids = array("I", (placed.uid for placed in plan.placed))
-        self._guids = b"".join(bytes.fromhex(placed.guid) for placed in plan.placed)
-        self._left = plan.placed
-        self._left.reverse()
-        self._wanted = plan.wanted
-        self._held: dict[str, _Held] = {}
-        self._instances: dict[str, list[str]] = {}
-        for guid in self._wanted.keys() & {*sources, *sources.values()}:
-            self._instances.setdefault(sources.get(guid, guid), []).append(guid)
+        self._placed, self._returned, self._changes = plan.placed, plan.returned, told.changes
+        self._next = 0  # position of the first one that has not been saved or moved
+        self._is_awaited = bytearray(len(told.changes))
+        self._copies: dict[bytes, list[int]] = {}
+        sources = {*told.sources.values()}
+        for placed in plan.placed:
+            if placed.comes and placed.peers is not None:
+                self._is_awaited[self._changes.position(placed.peers)] = True
+                source = told.sources.get(placed.guid, placed.guid)
+                if source in sources:
+                    self._copies.setdefault(source, []).append(placed.peers)
+        self._held: dict[int, _Held] = {}
+        self._gone = set[int]()
         self._texts = HeldTexts(box)
-        self._gone = set[str]()
         self._is_over = False
 
     async def run(self) -> None:
@@ -58,61 +66,75 @@ class Placement:
         with closing(self._texts):
             await self._go_on()
             while (mail := await self._peer.one_or_end(Mail)) is not None:
-                instances = self._instances_of(guid_of(mail.guid).hex())
-                if not instances:
+                uids = await self._awaited_as(mail)
+                if not uids:
                     raise DsyncError("the peer sent a mail that it was not asked for")
-                await self._take(instances, mail)
+                await self._take(uids, mail)
             self._is_over = True
-        missing = len(self._wanted) - len(self._held) - len(self._gone)
+        missing = self._is_awaited.count(True)
         if missing:
             raise DsyncError(f"the peer did not send {missing} of the mails that it was asked for")
+        self._changes.clear()  # they take memory
 
-    def _instances_of(self, guid: str) -> Sequence[str]:
-        """Return the GUIDs here of a mail and its copies that are still to come."""
-        instances = self._instances.get(guid, (guid,))
-        return [one for one in instances if one in self._wanted and one not in self._held and one not in self._gone]
+    async def _awaited_as(self, mail: Mail) -> Sequence[int]:
+        """Return the UIDs of a mail and its copies that are still to come."""
+        guid = guid_of(mail.guid)
+        uids = self._copies.get(guid)
+        if uids is None:
+            change = self._changes.find(mail.uid)
+            if change is not None and change.guid == guid and self._awaits(mail.uid):
+                return [mail.uid]
+            uids = await trio.to_thread.run_sync(self._uids_of, guid)
+        return [uid for uid in uids if self._awaits(uid)]
 
-    def __len__(self) -> int:
-        return len(self._uids)
+    def _awaits(self, uid: int) -> bool:
+        return bool(self._is_awaited[self._changes.position(uid)])
 
-    def has_placed(self, uid: int, guid: bytes) -> bool:
-        """Return True if this mail was to get this UID."""
-        at = bisect_left(self._uids, uid)
-        return self._uids[at : at + 1] == array("I", [uid]) and self._guids.startswith(guid, at * len(guid))
+    def _uids_of(self, guid: bytes) -> list[int]:
+        """Return the UIDs of a mail that the peer sends without its UID, as one that was expunged meanwhile."""
+        return [self._changes.uids[at] for at in self._changes.positions_of(guid)]
 
     async def pass_over_rest(self) -> None:
         """Read the rest of the peer's mails after an error, up to the end of their list."""
         while not self._is_over:
             self._is_over = await self._peer.next() is Mark.END_OF_LIST
 
-    async def _take(self, instances: Sequence[str], mail: Mail) -> None:
+    async def _take(self, uids: Sequence[int], mail: Mail) -> None:
+        for uid in uids:
+            self._is_awaited[self._changes.position(uid)] = False
+        placed = self._placed[self._next]  # it awaits one that comes
         if not mail.streams:  # it was expunged meanwhile
-            self._gone.update(instances)
-        elif self._left and [self._left[-1].guid] == instances:
-            await self._save(self._left.pop(), mail, limited(self._peer.text()))
+            self._gone.update(uids)
+        elif [placed.peers] == uids:
+            self._next += 1
+            await self._save(placed, mail, limited(self._peer.text()))
         else:
-            await self._hold(instances, mail)
+            held = _Held(mail, await self._texts.add(limited(self._peer.text())))
+            self._held |= dict.fromkeys(uids, held)
         await self._go_on()
-
-    async def _hold(self, instances: Sequence[str], mail: Mail) -> None:
-        held = _Held(mail, await self._texts.add(limited(self._peer.text())))
-        self._held |= dict.fromkeys(instances, held)
 
     async def _go_on(self) -> None:
         """Do what can be done before the next mail comes."""
         moves: dict[int, int] = {}
-        while self._left:
-            placed = self._left[-1]
+        while self._next < len(self._placed):
+            placed = self._placed[self._next]
+            held = self._held.pop(placed.peers or 0, None)
             if placed.own is not None:
                 moves[placed.own] = placed.uid
-            elif placed.guid in self._held:
+                if len(moves) == MOVES_AT_ONCE:
+                    await self._move(moves)
+            elif held is not None:
                 await self._move(moves)
-                held = self._held.pop(placed.guid)
                 await self._save(placed, held.mail, self._texts.read(held.text))
-            elif placed.guid not in self._gone:
+            elif placed.peers not in self._gone:
                 break
-            self._left.pop()
+            self._next += 1
         await self._move(moves)
+
+    def has_placed(self, uid: int, guid: bytes) -> bool:
+        """Return True if this mail was to get this UID."""
+        placed = self._placed.find(uid)
+        return placed is not None and placed.guid == guid
 
     async def _move(self, moves: dict[int, int]) -> None:
         if moves:
@@ -120,8 +142,9 @@ class Placement:
             moves.clear()
 
     async def _save(self, placed: Placed, mail: Mail, text: AsyncGenerator[bytes, None]) -> None:
-        flags = self._wanted.pop(placed.guid)
-        saved = SavedAs(placed.uid, bytes.fromhex(placed.guid), flags, mail.received_s, mail.saved_s)
+        change = self._changes.by_uid(placed.peers or 0)
+        flags = self._returned.get(change.uid, change.flags)
+        saved = SavedAs(placed.uid, placed.guid, flags, mail.received_s, mail.saved_s)
         async with aclosing(text):
             await self._box.save(saved, text)
 

@@ -37,12 +37,13 @@ class RequestedMails:
 
     async def receive(self, most: int) -> None:
         """Read the requests, which may be so many."""
-        copied = {self._told.name(source) for source in self._told.sources.values()}
+        copied = {*self._told.sources.values()}
         uids = array("I")
         async with aclosing(self._peer.parts(MailRequest, most)) as parts:
             async for request in (one async for part in parts for one in part):
-                mail = find(self._mails, request.uid) if request.guid not in copied else None
-                if mail is not None and request.guid == self._told.name(mail.guid.hex()):
+                is_copied = bool(copied) and guid_of(request.guid) in copied
+                mail = None if is_copied else find(self._mails, request.uid)
+                if mail is not None and request.guid == self._told.name_of(mail):
                     uids.append(mail.uid)
                 else:
                     self._others[guid_of(request.guid)] = request
@@ -65,8 +66,7 @@ class RequestedMails:
 
     def _guid(self, mail: StoredMail) -> bytes:
         """Return the GUID by which the peer asks for a mail: for a copy, that of its source."""
-        source = self._told.sources.get(mail.guid.hex())
-        return mail.guid if source is None else bytes.fromhex(source)
+        return self._told.sources.get(mail.guid, mail.guid)
 
     async def _send_up_to(self, uid: int) -> None:
         """Send those up to this UID that were asked for as they were told."""
@@ -74,7 +74,7 @@ class RequestedMails:
         for one in some:
             mail = find(self._mails, one)
             if mail is not None:
-                await self._send_mail(mail, self._told.name(mail.guid.hex()))
+                await self._send_mail(mail, self._told.name_of(mail))
 
     async def _send_mail(self, mail: StoredMail, name: str) -> None:
         text = await self._box.text(mail)

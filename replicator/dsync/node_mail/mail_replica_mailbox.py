@@ -152,8 +152,10 @@ class MailReplicaMailbox:
         """See `ReplicaMailbox`. Without a common MODSEQ, earlier changes of flags are still news to the peer."""
         last = self._last_sync if self._is_by_state else None
         numbers, read = await self.numbers(), await self._read.uids()
-        came = await self._read.changed(UID_MAX, self.this_sync.modseq)
         copies = await self._read.have_copies()
+        self._read.forget()  # nothing more is changed
+        came = await self._read.changed(UID_MAX, self.this_sync.modseq)
+        copies = copies or await self._read.have_copies()
 
         def now() -> LastSync:
             told = read if last is None else last.uids.without(self.this_sync.expunged).union(read)

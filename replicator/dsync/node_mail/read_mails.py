@@ -49,6 +49,10 @@ class ReadMails:
         self._read.append(mails)
         return mails
 
+    def forget(self) -> None:
+        """Forget all mails that were read."""
+        self._read.clear()
+
     def find(self, uid: int) -> ListedMessage | None:
         """Return the mail with this UID as it was read last; None if none was read."""
         found = (mails.find(uid) for mails in reversed(self._read))

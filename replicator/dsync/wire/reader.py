@@ -23,6 +23,10 @@ LINE_BYTES_MAX = 64 << 10
 LONG_LINES_MAX = {ord("D"): 4 << 20, ord("A"): 256 << 10}
 """Longest lines of deletions, with 44 bytes for each folder that a user has ever deleted, and of annotations."""
 
+AT_ONCE = 64
+SHORT_BYTES = 4 << 10
+"""Items that are read at once, and octets of their lines: a millisecond, whatever they are. Longer lines are apart."""
+
 RECORD_BYTES = 600
 PART_BYTES = 150
 """The most memory of a record, and of each part of its lists, beyond what the line has. Most records take half."""
@@ -62,7 +66,8 @@ class Reader:
     @property
     def is_behind_long_line(self) -> bool:
         """True if the next line takes longer to read than others may wait."""
-        return self._text is None and len(self._buffer) > LINE_BYTES_MAX
+        is_long = len(self._buffer) > SHORT_BYTES and self._buffer.find(b"\n", 0, SHORT_BYTES) < 0
+        return is_long and self._text is None
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the peer."""
@@ -80,14 +85,15 @@ class Reader:
         return None
 
     def more(self, kind: type[T]) -> list[T]:
-        """Return the items of this kind that come next, as far as they are here. Raises DsyncError.
+        """Return some items of this kind that come next, as far as they are here. Raises DsyncError.
 
         `kind`: one whose items have no texts. This is quicker than `next`, which returns what follows them.
         """
         found, size_bytes = list[T](), 0
         letter = LETTERS[kind].encode()
-        for line in self._buffer[: self._buffer.rfind(b"\n") + 1].split(b"\n"):
-            if not line.startswith(letter) or len(line) > LINE_BYTES_MAX:
+        end = self._buffer.rfind(b"\n", 0, SHORT_BYTES) + 1
+        for line in self._buffer[:end].split(b"\n", AT_ONCE)[:AT_ONCE]:
+            if not line.startswith(letter):
                 break
             item = self._event_of(line.decode(errors="surrogateescape"))
             if isinstance(item, kind):

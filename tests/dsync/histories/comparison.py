@@ -15,7 +15,8 @@ def differences(dovecot: Account, node: Account, copies: Collection[str]) -> Ite
     `copies`: GUIDs that Dovecot has given to several mails of a folder. All but one of those have others at a node
     (docs/dovecot.md, "What differs"); all else has to be the same.
     """
-    sources = {guid_of_copy(guid, number): guid for guid in copies for number in range(1, COPIES_MAX + 1)}
+    numbers = range(1, COPIES_MAX + 1)
+    sources = {guid_of_copy(bytes.fromhex(guid), number).hex(): guid for guid in copies for number in numbers}
     if dovecot.subscriptions != node.subscriptions:
         yield f"subscriptions: {sorted(dovecot.subscriptions)} at Dovecot, {sorted(node.subscriptions)} at nodes"
     if dovecot.folders.keys() != node.folders.keys():

@@ -56,6 +56,9 @@ class AscendingTexts:
         self._texts += text.encode(errors="surrogateescape")
         self._ends.append(len(self._texts))
 
+    def __len__(self) -> int:
+        return len(self._uids)
+
     def find(self, uid: int) -> str | None:
         """Return the text of a UID."""
         at = bisect_left(self._uids, uid)

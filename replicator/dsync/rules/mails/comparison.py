@@ -13,6 +13,7 @@ from protocol.values import UidSet
 from replicator.dsync.rules.mails.ascending import AscendingTexts, AscendingUids, find, first_above
 from replicator.dsync.rules.mails.common_uid import CommonUid
 from replicator.dsync.rules.mails.copies import is_copy, named_here, with_free_guids
+from replicator.dsync.rules.mails.peer_changes import PeerChanges
 from replicator.dsync.rules.mails.stored_mail import StoredMail
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import ChangeType, MailChange
@@ -20,78 +21,84 @@ from replicator.dsync.wire.items import ChangeType, MailChange
 
 @dataclass(slots=True)
 class Told:
-    r"""The peer's account. `changes` ascend by UID, and have GUIDs as this side has them.
+    r"""The peer's account.
 
     `common_uid`: up to it, both sides have had the same mails. `lacking`: own mails that the peer does not have, where
-    all are compared. `recent`: mails that are `\Recent` there. `names`: GUIDs as the peer writes them, where that is in
-    another way; those of equal mails are in `equal_names`, by UID. `sources`: GUIDs of mails, by those that their
-    copies have here.
+    all are compared. `recent`: mails that are `\Recent` there. `names`: GUIDs of own mails as the peer writes them,
+    where that is in another way; those of equal mails are in `equal_names`, by UID. `sources`: GUIDs of mails, by those
+    that their copies have here.
     """
 
-    changes: list[MailChange] = field(default_factory=list)
+    changes: PeerChanges = field(default_factory=PeerChanges)
     common_uid: int = 0
     lacking: UidSet = field(default_factory=UidSet)
     recent: UidSet = field(default_factory=UidSet)
-    names: dict[str, str] = field(default_factory=dict)
+    names: dict[bytes, str] = field(default_factory=dict)
     equal_names: AscendingTexts = field(default_factory=AscendingTexts)
-    sources: dict[str, str] = field(default_factory=dict)
-
-    def name(self, guid: str) -> str:
-        """Return a GUID as the peer writes it, and is told it, but for mails that are equal."""
-        return self.names.get(guid, guid)
+    sources: dict[bytes, bytes] = field(default_factory=dict)
 
     def name_of(self, mail: StoredMail) -> str:
         """Return the GUID of a mail of this side as the peer writes it, if it has told."""
-        guid = mail.guid.hex()
-        return self.names.get(guid) or self.equal_names.find(mail.uid) or guid
+        return self.names.get(mail.guid) or self.equal_names.find(mail.uid) or mail.guid.hex()
 
-    def name_of_expunged(self, guid: str) -> str:
+    def name_of_expunged(self, guid: bytes) -> str:
         """Return the GUID of an expunged mail of this side as the peer writes it."""
-        return self.sources.get(guid, guid)
+        return self.sources.get(guid, guid).hex()
 
-    def add(self, change: MailChange, guid: bytes) -> None:
-        """Add the next change, whose mail has this GUID here."""
-        self.note_name(guid, change.guid)
-        self.changes.append(change if guid.hex() == change.guid else change._replace(guid=guid.hex()))
+    def name_of_peers(self, uid: int, guid: bytes) -> str:
+        """Return the GUID of the mail of a change as the peer writes it."""
+        return self.changes.names.find(uid) or self.sources.get(guid, guid).hex()
 
     def note_name(self, guid: bytes, name: str) -> None:
         """Note how the peer writes a GUID."""
         if name != guid.hex():
-            self.names[guid.hex()] = name
+            self.names[guid] = name
 
     def named(self) -> tuple[UidSet, set[bytes]]:
         """Return the UIDs of all changes, and the GUIDs of mails that are there: own mails with these are concerned."""
-        guids = {bytes.fromhex(change.guid) for change in self.changes if change.type is ChangeType.SAVE}
-        return UidSet.ascending(change.uid for change in self.changes), guids
+        return UidSet.ascending(self.changes.uids), {*self.changes.saved_guids()}
 
-    def saves(self) -> Sequence[MailChange]:
-        """Return the changes that tell mails which are there."""
-        return [change for change in self.changes if change.type is ChangeType.SAVE]
+    def identify(self, mails: Sequence[StoredMail], expunged: Mapping[int, bytes]) -> None:
+        """Give copies of a mail GUIDs of their own, beside those of `mails`, and note what the peer calls these."""
+        self._separate_copies(mails, expunged)
+        are_named_otherwise = self.changes.names or self.sources
+        own = {mail.guid for mail in mails} if are_named_otherwise else frozenset[bytes]()
+        for change in self.changes if own else ():
+            for guid in own.intersection((change.guid, self.sources.get(change.guid, change.guid))):
+                self.note_name(guid, self.name_of_peers(change.uid, change.guid))
 
-    def separate_copies(self, mails: Sequence[StoredMail], expunged: Mapping[int, bytes]) -> None:
-        """Give copies of a mail GUIDs of their own, beside those that `mails` of this side have."""
-        told = UidSet.ascending(change.uid for change in self.changes if change.type is not ChangeType.FLAGS)
-        kept = (
-            mail.guid.hex()
-            for mail in mails
-            if mail.uid <= self.common_uid and mail.uid not in told and mail.uid not in self.lacking
-        )
+    def _separate_copies(self, mails: Sequence[StoredMail], expunged: Mapping[int, bytes]) -> None:
+        def is_told(uid: int) -> bool:
+            change = self.changes.find(uid)
+            return change is not None and change.type is not ChangeType.FLAGS
 
-        def here(uid: int) -> str:
+        old = (mail for mail in mails if mail.uid <= self.common_uid and mail.uid not in self.lacking)
+        kept = [mail.guid for mail in old if not is_told(mail.uid)]
+
+        def here(uid: int) -> bytes:
             mail = find(mails, uid)
-            return (mail.guid if mail is not None else expunged.get(uid, b"")).hex()
+            return mail.guid if mail is not None else expunged.get(uid, b"")
 
         with_free_guids(self.changes, here, kept, self.sources)
-        self.names |= {guid: self.names.get(source, source) for guid, source in self.sources.items()}
 
 
-def told_since(common_uid: int, changes: Iterable[MailChange]) -> Told:
-    """Return what the peer has told of changes since a state, up to whose last common UID both sides were equal."""
-    told = Told(common_uid=common_uid)
-    for change in changes:
-        told.add(change, _guid_of(change))
-    told.recent = UidSet.ascending(change.uid for change in told.changes if change.recent)
-    return told
+class ChangesSince:
+    """The peer's changes since a state, up to whose last common UID both sides were equal."""
+
+    def __init__(self, common_uid: int) -> None:
+        self._recent = AscendingUids()
+        self._told = Told(common_uid=common_uid)
+
+    def take(self, change: MailChange) -> None:
+        """Take the next change."""
+        self._told.changes.add(change, _guid_of(change))
+        if change.recent:
+            self._recent.add(change.uid)
+
+    def finish(self) -> Told:
+        """Return what the peer has told, after the last change."""
+        self._told.recent = self._recent.uids()
+        return self._told
 
 
 def _guid_of(change: MailChange) -> bytes:
@@ -122,7 +129,7 @@ class Comparison:
         if mail is not None and change.type is ChangeType.EXPUNGE:
             self._lacking.append(range(self._at - 1, self._at))
         if mail is None or self._common.is_found or not _is_equal(change, guid, mail):
-            self.told.add(change, guid)
+            self.told.changes.add(change, guid)
         elif guid.hex() != change.guid:
             self.told.equal_names.add(change.uid, change.guid)
 
@@ -164,8 +171,8 @@ def _is_equal(change: MailChange, guid: bytes, mail: StoredMail) -> bool:
 
 def concerned(mails: Sequence[StoredMail], told: Told) -> Sequence[StoredMail]:
     """Return those of all mails of this side that the peer's changes may concern, ascending by UID."""
-    guids = {bytes.fromhex(guid) for guid in shared_guids(mails, told.changes)}
-    uids = UidSet.ascending(change.uid for change in told.changes).union(told.lacking)
+    guids = shared_guids(mails, told.changes)
+    uids = UidSet.ascending(told.changes.uids).union(told.lacking)
     return [
         mail
         for mail in mails
@@ -176,16 +183,16 @@ def concerned(mails: Sequence[StoredMail], told: Told) -> Sequence[StoredMail]:
 def disputed(mails: Sequence[StoredMail], told: Told) -> Sequence[int]:
     """Return the UIDs of those of these mails that the peer has, too, by UID or GUID."""
     guids = shared_guids(mails, told.changes)
-    return [mail.uid for mail in mails if mail.uid not in told.lacking or mail.guid.hex() in guids]
+    return [mail.uid for mail in mails if mail.uid not in told.lacking or mail.guid in guids]
 
 
-def shared_guids(mails: Sequence[StoredMail], changes: Sequence[MailChange]) -> set[str]:
+def shared_guids(mails: Sequence[StoredMail], changes: PeerChanges) -> set[bytes]:
     """Return the GUIDs that own mails and the peer's have, in memory for the fewer ones."""
 
-    def own() -> Iterable[str]:
-        return (mail.guid.hex() for mail in mails)
+    def own() -> Iterable[bytes]:
+        return (mail.guid for mail in mails)
 
-    def theirs() -> Iterable[str]:
+    def theirs() -> Iterable[bytes]:
         return (change.guid for change in changes if change.type is not ChangeType.EXPUNGE)
 
     few, many = (own, theirs) if len(mails) < len(changes) else (theirs, own)

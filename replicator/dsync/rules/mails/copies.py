@@ -6,11 +6,14 @@ is told of changes since the last sync does not name the sources, so a folder wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from hashlib import sha256
+from itertools import chain
 
+from replicator.dsync.rules.mails.peer_changes import PeerChanges
+from replicator.dsync.rules.mails.repeated_guids import repeated
 from replicator.dsync.rules.mails.stored_mail import StoredMail
-from replicator.dsync.wire.items import ChangeType, MailChange
+from replicator.dsync.wire.items import ChangeType
 
 MARK = bytes.fromhex("c0 91 e5 d5 7c")
 """The beginning of the GUIDs of copies. One in 2**40 other mails has it, too, which costs work only."""
@@ -21,10 +24,9 @@ COPIES_MAX = 100
 _GUID_BYTES = 16
 
 
-def guid_of_copy(source: str, number: int) -> str:
+def guid_of_copy(source: bytes, number: int) -> bytes:
     """Return the GUID of a copy, counted from 1, of the mail with this GUID."""
-    digest = sha256(bytes.fromhex(source) + number.to_bytes(4, "big")).digest()
-    return (MARK + digest)[:_GUID_BYTES].hex()
+    return (MARK + sha256(source + number.to_bytes(4, "big")).digest())[:_GUID_BYTES]
 
 
 def is_copy(guid: bytes) -> bool:
@@ -37,43 +39,50 @@ def have_copies(mails: Iterable[StoredMail]) -> bool:
     return any(is_copy(mail.guid) for mail in mails)
 
 
-def named_here(guid: bytes, here: bytes, sources: dict[str, str]) -> bytes:
+def named_here(guid: bytes, here: bytes, sources: dict[bytes, bytes]) -> bytes:
     """Return `here`, the GUID of this side's mail, if that is a copy of the mail with this GUID, and note its source.
 
     Return the GUID otherwise.
     """
-    if guid in {here, b""} or here.hex() not in _copies_of(guid.hex()):
+    if guid in {here, b""} or here not in _copies_of(guid):
         return guid
-    sources[here.hex()] = guid.hex()
+    sources[here] = guid
     return here
 
 
 def with_free_guids(
-    changes: list[MailChange], here: Callable[[int], str], kept: Iterable[str], sources: dict[str, str]
+    changes: PeerChanges, here: Callable[[int], bytes], kept: Collection[bytes], sources: dict[bytes, bytes]
 ) -> None:
     """Give copies among the peer's changes GUIDs that are free here, and note their sources.
 
     `here` returns the GUID of this side's mail, or expunged one, with a UID; empty if there is none. `kept`: GUIDs of
     mails that are not told, as nothing has happened to them.
     """
-    saves = [at for at, change in enumerate(changes) if change.type is ChangeType.SAVE]
-    new = [at for at in saves if here(changes[at].uid) != changes[at].guid]
-    taken = {*kept, *(changes[at].guid for at in {*saves}.difference(new))}
-    left_out = set[str]()  # GUIDs of mails that have as many copies as they may have
-    for at in new:
-        change = changes[at]
-        if change.guid in left_out:
+    several = repeated(lambda: chain(kept, changes.saved_guids()), len(kept) + len(changes))
+    if not several:
+        return
+
+    def matters(guid: bytes) -> bool:
+        return guid in several or is_copy(guid)
+
+    old = (one.guid for one in changes if one.type is ChangeType.SAVE and here(one.uid) == one.guid)
+    taken = {guid for guid in chain(kept, old) if matters(guid)}
+    left_out = set[bytes]()  # GUIDs of mails that have as many copies as they may have
+    for at, change in enumerate(changes):
+        source = change.guid
+        if change.type is not ChangeType.SAVE or not matters(source) or here(change.uid) == source:
             continue
-        if change.guid in taken:
-            free = next((one for one in _copies_of(change.guid) if one not in taken), None)
-            if free is None:
-                left_out.add(change.guid)
-                continue
-            sources[free] = change.guid
-            changes[at] = change._replace(guid=free)
-        taken.add(changes[at].guid)
+        free = chain((source,), _copies_of(source)) if source not in left_out else ()
+        guid = next((one for one in free if one not in taken), None)
+        if guid is None:
+            left_out.add(source)
+            continue
+        taken.add(guid)
+        if guid != source:
+            sources[guid] = source
+            changes.set_guid(at, guid)
 
 
-def _copies_of(guid: str) -> Iterator[str]:
+def _copies_of(guid: bytes) -> Iterator[bytes]:
     """Yield the GUIDs that copies may have: the first ones are nearly always enough."""
     return (guid_of_copy(guid, number) for number in range(1, COPIES_MAX + 1))

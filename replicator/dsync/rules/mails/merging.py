@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from operator import attrgetter
 
-from replicator.dsync.rules.mails.ascending import by_uid, first_above
+from replicator.dsync.rules.mails.ascending import first_above
 from replicator.dsync.rules.mails.comparison import Told, shared_guids
 from replicator.dsync.rules.mails.flags import FlagSide, flag_difference, merged_flags
-from replicator.dsync.rules.mails.new_mails import Each, NewMail, NewUids, Placed
+from replicator.dsync.rules.mails.new_mails import Each, NewMail, NewUids
+from replicator.dsync.rules.mails.peer_changes import PeerChange
+from replicator.dsync.rules.mails.placed_mails import Placed, PlacedMails
 from replicator.dsync.rules.mails.plan import NO_CHANGES, Known, Plan, change_flags
+from replicator.dsync.rules.mails.repeated_guids import repeated
 from replicator.dsync.rules.mails.stored_mail import StoredMail
-from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange
+from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState
 
 
 def plan_merge(known: Known, theirs: Mailbox, told: Told, state: MailboxState | None) -> Plan:
     """Return what to do, by what the peer has told. `state`: what was equal before, if the master knows it."""
     plan = Plan()
     if state is not None:
-        gone = [change for change in told.changes if change.type is ChangeType.EXPUNGE]
-        expunges = {change.uid: change for change in gone if known.find(change.uid) is not None}
-        absent = [uid for uid in expunges if uid <= told.common_uid]
+        absent = _absent(known, told)
         since = state.last_common_modseq
-        plan.expunged = [uid for uid in absent if _takes(expunges[uid], known.mail(uid), since)]
+        plan.expunged = [uid for uid in absent if _takes(told.changes.by_uid(uid), known.mail(uid), since)]
     else:
         absent = [*told.lacking.up_to(told.common_uid)]
         plan.expunged = [*absent]
@@ -34,6 +34,12 @@ def plan_merge(known: Known, theirs: Mailbox, told: Told, state: MailboxState | 
     _merge_returned(plan, known, told)
     _keep_unseen(plan, known, absent, told)
     return plan
+
+
+def _absent(known: Known, told: Told) -> Sequence[int]:
+    """Return the UIDs of own mails that the peer has had, and has expunged since the state."""
+    gone = (change.uid for change in told.changes if change.type is ChangeType.EXPUNGE)
+    return [uid for uid in gone if uid <= told.common_uid and known.find(uid) is not None]
 
 
 def _merge_common(plan: Plan, known: Known, told: Told, kind: ChangeType, absent: AbstractSet[int]) -> None:
@@ -47,36 +53,53 @@ def _merge_common(plan: Plan, known: Known, told: Told, kind: ChangeType, absent
 
 
 def _place_new(plan: Plan, known: Known, told: Told, peer_uidnext: int) -> None:
+    """Note where the mails come or move that one side has above the common UID."""
+    changes = told.changes
     own = known.mails[first_above(known.mails, told.common_uid) :]
-    peers = [one for one in told.changes if one.uid > told.common_uid and one.type is ChangeType.SAVE]
+
+    def own_mail(mail: StoredMail) -> NewMail:
+        return NewMail(told.name_of(mail), mail.uid, mail.guid)
+
+    def peers_mail(at: int) -> NewMail:
+        uid, guid = changes.uids[at], changes.guid(at)
+        return NewMail(told.name_of_peers(uid, guid), uid, guid)
+
     new = NewUids(
-        Each(own, lambda mail: NewMail(told.name(mail.guid.hex()), mail.uid, mail.guid.hex())),
-        Each(peers, lambda change: NewMail(told.name(change.guid), change.uid, change.guid)),
+        Each(own, own_mail),
+        Each(changes.saves_above(told.common_uid), peers_mail),
         own_uidnext=known.numbers.uidnext,
         peer_uidnext=peer_uidnext,
     )
+    first, kept, given = new.uidnext, PlacedMails(), PlacedMails()
     for mail in new:
         if mail.own is not None and mail.peers is not None:
-            _merge_new(plan, by_uid(peers, mail.peers), known.mail(mail.own), known)
+            _merge_new(plan, changes.by_uid(mail.peers), known.mail(mail.own), known)
         if mail.own != mail.uid:
-            plan.placed.append(mail)
-    plan.placed.sort(key=attrgetter("uid"))
-    plan.uidnext, plan.common_uid = new.uidnext, new.uidnext - 1
-    expunged = {*plan.expunged}
-    here = shared_guids([mail for mail in known.mails if mail.uid not in expunged], peers)
-    left_out = set[int]()  # UIDs at the peer
-    for mail in plan.placed:
-        if mail.own is None and mail.peers is not None:
-            if mail.guid not in here and mail.guid not in plan.wanted:
-                plan.wanted[mail.guid] = by_uid(peers, mail.peers).flags
-            else:  # one copy of a mail too many: up to there, at least, both sides are equal
-                plan.common_uid = min(plan.common_uid, mail.uid - 1, mail.peers - 1)
-                left_out.add(mail.peers)
-    if left_out:
-        plan.placed = [mail for mail in plan.placed if mail.own is not None or mail.peers not in left_out]
+            (kept if mail.uid < first else given).add(mail)
+    kept.sort()
+    kept += given
+    plan.placed, plan.uidnext, plan.common_uid = kept, new.uidnext, new.uidnext - 1
+    _leave_out_copies(plan, known, told)
 
 
-def _merge_new(plan: Plan, change: MailChange, mail: StoredMail, known: Known) -> None:
+def _leave_out_copies(plan: Plan, known: Known, told: Told) -> None:
+    """Leave out copies of which there are too many. Up to the first one, at least, both sides are equal."""
+    placed, here = plan.placed, shared_guids(known.mails, told.changes)
+    here.difference_update(known.mail(uid).guid for uid in plan.expunged)
+    several = repeated(lambda: (mail.guid for mail in placed if mail.comes), len(placed))
+    if not here and not several:
+        return
+    plan.placed = PlacedMails()
+    for mail in placed:
+        if mail.peers is None or not mail.comes or mail.guid not in here:
+            plan.placed.add(mail)
+            if mail.comes and mail.guid in several:
+                here.add(mail.guid)
+        else:
+            plan.common_uid = min(plan.common_uid, mail.uid - 1, mail.peers - 1)
+
+
+def _merge_new(plan: Plan, change: PeerChange, mail: StoredMail, known: Known) -> None:
     """Note the flags of a mail that both sides have above the common UID. There, Dovecot looks at no flags."""
     wanted = _merged(change, mail, known)
     change_flags(plan, mail, wanted)
@@ -85,11 +108,11 @@ def _merge_new(plan: Plan, change: MailChange, mail: StoredMail, known: Known) -
 
 def _merge_returned(plan: Plan, known: Known, told: Told) -> None:
     """Note the flags of mails that the master has under other UIDs now, as a sync with another node made it."""
-    expunged = {mail.guid.hex(): mail for mail in map(known.mail, plan.expunged)}
+    expunged = {mail.guid: mail for mail in map(known.mail, plan.expunged)}
     for one in plan.placed if expunged else ():
         mail = expunged.get(one.guid)
-        if mail is not None and one.own is None and one.peers is not None:
-            plan.wanted[one.guid] = _merged(by_uid(told.changes, one.peers), mail, known)
+        if mail is not None and one.comes and one.peers is not None:
+            plan.returned[one.peers] = _merged(told.changes.by_uid(one.peers), mail, known)
 
 
 def _keep_unseen(plan: Plan, known: Known, absent: Sequence[int], told: Told) -> None:
@@ -98,12 +121,15 @@ def _keep_unseen(plan: Plan, known: Known, absent: Sequence[int], told: Told) ->
     Those have UIDs of other mails that were expunged there; or the peer has them under another UID only, so that they
     must not be expunged. `absent`: UIDs that the peer no longer has.
     """
-    expunged = {*plan.expunged}
-    elsewhere = shared_guids([known.mail(uid) for uid in absent], told.saves()) - plan.wanted.keys()
-    unseen = [uid for uid in absent if uid not in expunged or known.mail(uid).guid.hex() in elsewhere]
+    if not absent:
+        return
+    expunged, guids = {*plan.expunged}, {known.mail(uid).guid for uid in absent}
+    elsewhere = guids.intersection(told.changes.saved_guids())
+    elsewhere.difference_update(mail.guid for mail in plan.placed if mail.comes)
+    unseen = [uid for uid in absent if uid not in expunged or known.mail(uid).guid in elsewhere]
     plan.expunged = sorted(expunged.difference(unseen))
     for uid in unseen:
-        plan.placed.append(Placed(known.mail(uid).guid.hex(), plan.uidnext, own=uid))
+        plan.placed.add(Placed(known.mail(uid).guid, plan.uidnext, own=uid))
         plan.uidnext += 1
 
 
@@ -114,22 +140,26 @@ def flags_of_moved(known: Known, told: Told, state: MailboxState | None) -> Mapp
     """
     if state is not None:
         return {}
-    saves = told.saves()
-    old = [change for change in saves if change.uid <= told.common_uid and known.find(change.uid) is None]
-    before = {change.guid: change for change in old}
-    for change in saves if before else ():
+    before = dict[bytes, PeerChange]()
+    for change in told.changes:
+        if change.type is not ChangeType.SAVE:
+            continue
         if change.uid > told.common_uid:
+            if not before:
+                break
             before.pop(change.guid, None)
-    moved = [mail for mail in known.mails if mail.uid > told.common_uid and mail.guid.hex() in before] if before else []
-    return {mail.uid: _merged(before[mail.guid.hex()], mail, known) for mail in moved}
+        elif known.find(change.uid) is None:
+            before[change.guid] = change
+    moved = [mail for mail in known.mails if mail.uid > told.common_uid and mail.guid in before] if before else []
+    return {mail.uid: _merged(before[mail.guid], mail, known) for mail in moved}
 
 
-def _merge_flags(plan: Plan, change: MailChange, mail: StoredMail, known: Known) -> None:
+def _merge_flags(plan: Plan, change: PeerChange, mail: StoredMail, known: Known) -> None:
     """Note the flags that a mail is to have, if it has others now."""
     change_flags(plan, mail, _merged(change, mail, known))
 
 
-def _merged(change: MailChange, mail: StoredMail, known: Known) -> frozenset[str]:
+def _merged(change: PeerChange, mail: StoredMail, known: Known) -> frozenset[str]:
     ours = known.flag_changes.get(mail.uid, NO_CHANGES)
     peer = FlagSide(change.flags, change.modseq, change.added, change.removed)
     own = FlagSide(mail.flags, mail.modseq, ours.added, ours.removed)
@@ -137,10 +167,10 @@ def _merged(change: MailChange, mail: StoredMail, known: Known) -> frozenset[str
     return merged_flags(master, remote)
 
 
-def _takes(expunge: MailChange, mail: StoredMail, since: int) -> bool:
+def _takes(expunge: PeerChange, mail: StoredMail, since: int) -> bool:
     """Return True if this mail was expunged. Without a GUID, only one that was here by a MODSEQ is known to be it."""
-    return expunge.guid == mail.guid.hex() or (not expunge.guid and mail.modseq <= since)
+    return expunge.guid == mail.guid or (not expunge.guid and mail.modseq <= since)
 
 
-def _is_of(change: MailChange, mail: StoredMail) -> bool:
-    return not change.guid or change.guid == mail.guid.hex()
+def _is_of(change: PeerChange, mail: StoredMail) -> bool:
+    return not change.guid or change.guid == mail.guid

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from enum import Enum, auto
 from typing import Generic, NamedTuple, TypeVar
+
+from replicator.dsync.rules.mails.placed_mails import Placed
 
 
 class NewMail(NamedTuple):
@@ -13,7 +16,7 @@ class NewMail(NamedTuple):
 
     name: str
     uid: int
-    guid: str
+    guid: bytes
 
 
 T = TypeVar("T")
@@ -34,15 +37,6 @@ class Each(Collection[NewMail], Generic[T]):
 
     def __contains__(self, mail: object) -> bool:
         return any(one == mail for one in self)
-
-
-class Placed(NamedTuple):
-    """A mail after the sync: its UID on both sides, and the UIDs that it had; None: that side lacks it."""
-
-    guid: str
-    uid: int
-    own: int | None = None
-    peers: int | None = None
 
 
 class _Side(Enum):
@@ -67,7 +61,7 @@ class NewUids:
 
     def __iter__(self) -> Iterator[Placed]:
         shared = self._shared()
-        waiting = {side: _by_guid(mail for mail in mails if mail.guid in shared) for side, mails in self._mails.items()}
+        waiting = {side: _by_guid(mails, shared) for side, mails in self._mails.items()}
         paired: set[tuple[_Side, int]] = set()
         for side, mail in self._in_order():
             if (side, mail.uid) in paired:
@@ -82,7 +76,7 @@ class NewUids:
                     paired.add((other, uids[other]))
             yield self._placed(mail.guid, uids.get(_Side.OWN), uids.get(_Side.PEER))
 
-    def _shared(self) -> set[str]:
+    def _shared(self) -> set[bytes]:
         """Return the GUIDs that both sides have, in memory for the fewer ones."""
         few, many = sorted(self._mails.values(), key=len)
         guids = {mail.guid for mail in few}
@@ -102,7 +96,7 @@ class NewUids:
                 yield _Side.PEER, peers
                 peers = next(theirs, None)
 
-    def _placed(self, guid: str, own: int | None, peers: int | None) -> Placed:
+    def _placed(self, guid: bytes, own: int | None, peers: int | None) -> Placed:
         """Return where a mail goes: a UID may not stay if it is one that the other side has given to another mail."""
         if own is not None and (own == peers or own >= self._peer_uidnext):
             return Placed(guid, own, own, peers)
@@ -112,8 +106,10 @@ class NewUids:
         return Placed(guid, self.uidnext - 1, own, peers)
 
 
-def _by_guid(mails: Iterable[NewMail]) -> defaultdict[str, deque[int]]:
-    found: defaultdict[str, deque[int]] = defaultdict(deque)
-    for mail in mails:
-        found[mail.guid].append(mail.uid)
+def _by_guid(mails: Iterable[NewMail], guids: AbstractSet[bytes]) -> defaultdict[bytes, deque[int]]:
+    """Return the UIDs of mails with these GUIDs."""
+    found: defaultdict[bytes, deque[int]] = defaultdict(deque)
+    for mail in mails if guids else ():
+        if mail.guid in guids:
+            found[mail.guid].append(mail.uid)
     return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from replicator.dsync.rules.mails.ascending import by_uid, find
 from replicator.dsync.rules.mails.flags import flag_difference
-from replicator.dsync.rules.mails.new_mails import Placed
+from replicator.dsync.rules.mails.placed_mails import PlacedMails
 from replicator.dsync.rules.mails.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.wire.items import Mailbox
 
@@ -40,15 +40,16 @@ class Known:
 class Plan:
     """Steps to take, in this order; `placed` are mails that come or move, ascending by their new UIDs.
 
-    `common_uid`: up to which both sides are equal then.
+    `returned`: flags of mails that come back here under other UIDs, by the peer's; others come with those of their
+    changes. `common_uid`: up to which both sides are equal then.
     """
 
     expunged: list[int] = field(default_factory=list)
     flags: dict[int, FlagChanges] = field(default_factory=dict)
-    placed: list[Placed] = field(default_factory=list)
+    placed: PlacedMails = field(default_factory=PlacedMails)
+    returned: dict[int, frozenset[str]] = field(default_factory=dict)
     uidnext: int = 1
     common_uid: int = 0
-    wanted: dict[str, frozenset[str]] = field(default_factory=dict)  # flags of the peer's mails to be fetched, by GUID
     own_uids: bool = False  # mails have other UIDs here than at the peer, so no common UID can be told
     untold_flags: bool = False  # mails of both sides above the common UID, which keep at the peer the flags that it has
 

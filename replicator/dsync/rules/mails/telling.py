@@ -7,6 +7,7 @@ told so: else Dovecot takes them for changed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from heapq import merge
 from operator import attrgetter
 
@@ -16,40 +17,37 @@ from replicator.dsync.rules.mails.stored_mail import StoredMail
 from replicator.dsync.wire.items import ChangeType, MailboxState, MailChange
 
 
-def changes_to_tell(
-    known: Known,
-    mails: Iterable[StoredMail],
-    told: Told,
-    state: MailboxState | None,
-    moved: Mapping[int, frozenset[str]],
-) -> Iterator[MailChange]:
-    """Yield this side's changes, ascending by UID: of these mails. With a state, only those since then.
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What this side's account is made of: it tells of the mails that `known` has, or of all.
 
-    `moved`: flags that mails are to have, as `flags_of_moved` returns them.
+    `state`: with one, only what has happened since is told. `moved`: flags that mails are to have, as `flags_of_moved`
+    returns them.
     """
-    expunges = (
-        MailChange(ChangeType.EXPUNGE, uid, told.name_of_expunged(guid.hex()))
-        for uid, guid in sorted(known.expunged.items())
-        if state is None or uid <= state.last_common_uid
-    )
-    return merge(expunges, _mails_to_tell(known, mails, told, state, moved), key=attrgetter("uid"))
 
+    known: Known
+    told: Told
+    state: MailboxState | None
+    moved: Mapping[int, frozenset[str]]
 
-def _mails_to_tell(
-    known: Known,
-    mails: Iterable[StoredMail],
-    told: Told,
-    state: MailboxState | None,
-    moved: Mapping[int, frozenset[str]],
-) -> Iterator[MailChange]:
-    for mail in mails:
-        uid, modseq = mail.uid, mail.modseq
+    def changes(self, mails: Iterable[StoredMail]) -> Iterator[MailChange]:
+        """Yield this side's changes, ascending by UID: of these mails, and of expunged ones."""
+        return merge(self._expunges(), filter(None, map(self._change, mails)), key=attrgetter("uid"))
+
+    def _expunges(self) -> Iterator[MailChange]:
+        for uid, guid in sorted(self.known.expunged.items()):
+            if self.state is None or uid <= self.state.last_common_uid:
+                yield MailChange(ChangeType.EXPUNGE, uid, self.told.name_of_expunged(guid))
+
+    def _change(self, mail: StoredMail) -> MailChange | None:
+        """Return what is told of a mail; None if that is nothing."""
+        uid, modseq, state = mail.uid, mail.modseq, self.state
         if state is None or uid > state.last_common_uid:
             kind = ChangeType.SAVE
         elif modseq > state.last_common_modseq:
             kind = ChangeType.FLAGS
         else:
-            continue
-        flags, changed = moved.get(uid, mail.flags), known.flag_changes.get(uid, NO_CHANGES)
-        name, is_recent = told.name_of(mail), uid in told.recent
-        yield MailChange(kind, uid, name, modseq, flags, changed.added, changed.removed, is_recent)
+            return None
+        flags, changed = self.moved.get(uid, mail.flags), self.known.flag_changes.get(uid, NO_CHANGES)
+        name, is_recent = self.told.name_of(mail), uid in self.told.recent
+        return MailChange(kind, uid, name, modseq, flags, changed.added, changed.removed, is_recent)
