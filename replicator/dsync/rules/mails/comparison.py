@@ -39,7 +39,7 @@ class Told:
 
     def name_of(self, mail: StoredMail) -> str:
         """Return the GUID of a mail of this side as the peer writes it, if it has told."""
-        return self.names.get(mail.guid) or self.equal_names.find(mail.uid) or mail.guid.hex()
+        return self.equal_names.find(mail.uid) or self.names.get(mail.guid) or mail.guid.hex()
 
     def name_of_expunged(self, guid: bytes) -> str:
         """Return the GUID of an expunged mail of this side as the peer writes it."""
@@ -47,7 +47,8 @@ class Told:
 
     def name_of_peers(self, uid: int, guid: bytes) -> str:
         """Return the GUID of the mail of a change as the peer writes it."""
-        return self.changes.names.find(uid) or self.sources.get(guid, guid).hex()
+        source = self.sources.get(guid, guid)
+        return self.changes.names.find(uid) or self.names.get(source) or source.hex()
 
     def note_name(self, guid: bytes, name: str) -> None:
         """Note how the peer writes a GUID."""
