@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from protocol.values import UidSet
+from replicator.dsync.rules.given_names import GivenName
 from replicator.dsync.rules.mails.stored_mail import FlagChanges, StoredMail
-from replicator.dsync.rules.tree import GivenName, Step, Tree
+from replicator.dsync.rules.tree import Step, Tree
 from replicator.dsync.wire.items import Attribute, Mailbox, MailboxState
 
 

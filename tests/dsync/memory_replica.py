@@ -15,6 +15,7 @@ import trio
 
 from protocol.values import UidSet
 from replicator.dsync.replica import SavedAs
+from replicator.dsync.rules.given_names import GivenName
 from replicator.dsync.rules.mails.copies import is_copy
 from replicator.dsync.rules.mails.stored_mail import NO_FLAGS, FlagChanges, StoredMail
 from replicator.dsync.rules.moves import Name
@@ -23,7 +24,6 @@ from replicator.dsync.rules.tree import (
     Adopt,
     Create,
     Delete,
-    GivenName,
     Rename,
     Step,
     Subscribe,

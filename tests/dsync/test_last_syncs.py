@@ -13,7 +13,7 @@ import pytest
 
 from protocol.values import UidSet
 from replicator.dsync.node_mail.last_syncs import PEERS_MAX, LastSync, LastSyncFiles, LastSyncs
-from replicator.dsync.rules.tree import GivenName
+from replicator.dsync.rules.given_names import GivenName
 from tests.dsync.sides import USER
 
 PEER, BOX, FOLDER = "vm 127.0.0.1", b"\x0a" * 16, b"\x0b" * 16

@@ -10,6 +10,7 @@ from dataclasses import replace
 from replicator.dsync.conversation.direction import Direction
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.replica import Replica
+from replicator.dsync.rules.given_names import as_users_named, given_names
 from replicator.dsync.rules.selection import selected
 from replicator.dsync.rules.tree import (
     Adopt,
@@ -17,9 +18,7 @@ from replicator.dsync.rules.tree import (
     Leave,
     Step,
     Tree,
-    as_users_named,
     deleted_here,
-    given_names,
     merging_steps,
     renamed_last,
     replacing_steps,

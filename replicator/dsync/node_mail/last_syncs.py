@@ -23,7 +23,7 @@ from typing import cast
 import msgpack
 
 from protocol.values import UidSet
-from replicator.dsync.rules.tree import GivenName
+from replicator.dsync.rules.given_names import GivenName
 from replicator.runtime.environment import run_in_thread
 
 log = logging.getLogger(__name__)

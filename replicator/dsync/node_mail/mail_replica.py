@@ -21,7 +21,8 @@ from replicator.dsync.node_mail.mail_replica_mailbox import MailReplicaMailbox, 
 from replicator.dsync.node_mail.mail_tree import name_of as folder_name
 from replicator.dsync.node_mail.mail_tree import tree_of
 from replicator.dsync.node_mail.read_mails import in_parts
-from replicator.dsync.rules.tree import Adopt, Create, Delete, GivenName, Rename, Step, Subscribe, Tree
+from replicator.dsync.rules.given_names import GivenName
+from replicator.dsync.rules.tree import Adopt, Create, Delete, Rename, Step, Subscribe, Tree
 from replicator.dsync.wire.items import MailboxState
 from replicator.errors import FolderExistsError, FolderNotFoundError, MailError
 from replicator.mail.last_changes import FolderChange

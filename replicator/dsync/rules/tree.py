@@ -48,18 +48,6 @@ class Tree:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenName:
-    """A name that a sync gave a folder at one side, or at both.
-
-    `here_s`: the time of it that this side's tree tells. `at_s`: when a user gave it, at whichever side.
-    """
-
-    name: Name
-    here_s: int
-    at_s: int
-
-
-@dataclass(frozen=True, slots=True)
 class Delete:
     """A folder to delete with its mail, by its mailbox, whatever its name is by then; those below it stay.
 
@@ -181,44 +169,6 @@ def without_deletions(own: Tree, kept: Collection[TreeNode]) -> Tree:
     return replace(own, deletions=replace(deletions, mailboxes=mailboxes, directories=directories))
 
 
-def as_users_named(own: Tree, peer: Tree, given: Mapping[bytes, GivenName]) -> tuple[Tree, Tree]:
-    """Return both trees, with names that a sync has given told as given when a user did.
-
-    Each side notes when a sync renames a folder there as if a user had done that: a name that a user has given at the
-    other side before, but after the last sync, would seem older.
-    """
-    return _as_users_named(own, given, is_own=True), _as_users_named(peer, given, is_own=False)
-
-
-def _as_users_named(tree: Tree, given: Mapping[bytes, GivenName], *, is_own: bool) -> Tree:
-    nodes = {
-        name: replace(node, renamed_s=one.at_s)
-        for name, node in tree.nodes.items()
-        if node.mailbox_id is not None
-        and (one := given.get(node.mailbox_id)) is not None
-        and one.name == name
-        and (not is_own or one.here_s == node.renamed_s)
-    }
-    return replace(tree, nodes={**tree.nodes, **nodes})
-
-
-def given_names(before: Tree, own: Tree, peer: Tree, known: Mapping[bytes, GivenName]) -> dict[bytes, GivenName]:
-    """Return the names that a sync has given here, and those that the peer is to take over.
-
-    `before`: this side's tree before the sync. `known`: names that earlier syncs have given.
-    """
-    theirs, ours = peer.boxes(), {one: node.name for one, node in before.boxes().items()}
-    by_users = _as_users_named(own, known, is_own=True)
-    found = dict[bytes, GivenName]()
-    for one, node in own.boxes().items():
-        other = theirs.get(one)
-        if other is None or other.name != node.name:
-            found[one] = GivenName(node.name, node.renamed_s, by_users.renamed_s(node.name))
-        elif ours.get(one) != node.name:
-            found[one] = GivenName(node.name, node.renamed_s, peer.renamed_s(node.name))
-    return found
-
-
 def renamed_last(own: Tree, peer: Tree) -> Tree:
     """Return this side's tree, with each name that the peer has otherwise told as given after all of the peer's.
 
@@ -286,7 +236,7 @@ def _naming_steps(
 ) -> Iterator[Rename | Create | Leave]:
     """Yield the steps after which each mailbox has its name. See `moves`."""
     new = {step.name: step for step in created}
-    wanted = {**names, **{name: step.mailbox_id for name, step in new.items()}}
+    wanted = dict(names) | {name: step.mailbox_id for name, step in new.items()}
     found, left = moves(now, wanted, used)
     for move in found:
         yield new[move.new] if move.old is None else Rename(move.old, move.new)
