@@ -18,6 +18,7 @@ from replicator.dsync.node_mail.known_uids import knows_all
 from replicator.dsync.node_mail.last_syncs import NO_UIDS, LastSync, annotated
 from replicator.dsync.node_mail.read_mails import AT_ONCE, ReadMails, in_parts
 from replicator.dsync.replica import SavedAs
+from replicator.dsync.rules.mails.ascending import GrowingUids
 from replicator.dsync.rules.mails.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.wire.items import Attribute, Mailbox
 from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError, UnavailableError
@@ -65,7 +66,7 @@ class MailReplicaMailbox:
         self._folder = folder
         self._guid = guid
         self._last_sync, self.this_sync = syncs
-        self._own_flags: dict[tuple[str, bool], set[int]] = {}
+        self._own_flags: dict[tuple[str, bool], GrowingUids] = {}
         self._own_annotations: set[str] = set()
         self.is_synced = False
         self._read = ReadMails(mail, folder)
@@ -167,7 +168,7 @@ class MailReplicaMailbox:
                 common_modseq=common_modseq,
                 messages=numbers.messages,
                 copies=copies,
-                own_flags={change: UidSet.of(uids) for change, uids in self._own_flags.items()},
+                own_flags={change: own.uids() for change, own in self._own_flags.items()},
                 own_annotations=frozenset(self._own_annotations),
                 gone=self._gone,
                 uids=told.without(UidSet.of(self._taken_away)).union(came.uids()).up_to(common_uid),
@@ -178,9 +179,9 @@ class MailReplicaMailbox:
 
     def _own(self, uid: int, added: Iterable[str], removed: Iterable[str] = ()) -> None:
         for flag in added:
-            self._own_flags.setdefault((flag, True), set()).add(uid)
+            self._own_flags.setdefault((flag, True), GrowingUids()).add(uid)
         for flag in removed:
-            self._own_flags.setdefault((flag, False), set()).add(uid)
+            self._own_flags.setdefault((flag, False), GrowingUids()).add(uid)
 
     async def text(self, mail: StoredMail) -> AsyncIterator[bytes] | None:
         """See `ReplicaMailbox`."""
@@ -309,7 +310,7 @@ class MailReplicaMailbox:
         read = self._read.find(message.uid)
         old = read.flags if read is not None else frozenset()
         return frozenset(
-            flag for flag in message.flags if flag in old or message.uid in self._own_flags.get((flag, True), ())
+            flag for flag in message.flags if flag in old or message.uid in self._own_flags.get((flag, True), NO_UIDS)
         )
 
     async def expunge(self, uids: Sequence[int]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Protocol, TypeVar
 
-from protocol.values import UidSet
+from protocol.values import UID_MAX, UidSet
 
 
 class HasUid(Protocol):
@@ -68,18 +68,27 @@ class AscendingTexts:
         return self._texts[start : self._ends[at]].decode(errors="surrogateescape")
 
 
-class AscendingUids:
-    """A set of UIDs that are added in ascending order: it takes memory for its gaps."""
+class GrowingUids:
+    """A set of UIDs that grows, nearly always by one above all others. It takes memory for its gaps."""
 
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int]] = []
 
     def add(self, uid: int) -> None:
-        """Add a UID above all others."""
-        if self._ranges and self._ranges[-1][1] == uid - 1:
-            self._ranges[-1] = self._ranges[-1][0], uid
-        else:
-            self._ranges.append((uid, uid))
+        """Add a UID."""
+        ranges, first, last = self._ranges, uid, uid
+        at = end = bisect_right(ranges, (uid, UID_MAX))
+        if at and ranges[at - 1][1] >= uid - 1:
+            at -= 1
+            first, last = ranges[at][0], max(ranges[at][1], uid)
+        if end < len(ranges) and ranges[end][0] == uid + 1:
+            last = ranges[end][1]
+            end += 1
+        ranges[at:end] = [(first, last)]
+
+    def __contains__(self, uid: int) -> bool:
+        at = bisect_right(self._ranges, (uid, UID_MAX))
+        return at > 0 and uid <= self._ranges[at - 1][1]
 
     def uids(self) -> UidSet:
         """Return the set."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from protocol.values import UidSet
-from replicator.dsync.rules.mails.ascending import AscendingTexts, AscendingUids, find, first_above
+from replicator.dsync.rules.mails.ascending import AscendingTexts, GrowingUids, find, first_above
 from replicator.dsync.rules.mails.common_uid import CommonUid
 from replicator.dsync.rules.mails.copies import is_copy, named_here, with_free_guids
 from replicator.dsync.rules.mails.peer_changes import PeerChanges
@@ -87,7 +87,7 @@ class ChangesSince:
     """The peer's changes since a state, up to whose last common UID both sides were equal."""
 
     def __init__(self, common_uid: int) -> None:
-        self._recent = AscendingUids()
+        self._recent = GrowingUids()
         self._told = Told(common_uid=common_uid)
 
     def take(self, change: MailChange) -> None:
@@ -117,7 +117,7 @@ class Comparison:
         self._lacking: list[range] = []  # where those are that the peer does not have
         self._expunged = expunged
         self._common = CommonUid(expunged, mails[-1].uid if mails else 0)
-        self._recent = AscendingUids()
+        self._recent = GrowingUids()
         self.told = Told()
 
     def take(self, change: MailChange) -> None:
