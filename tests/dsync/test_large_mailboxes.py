@@ -41,6 +41,7 @@ from tests.one_node import HookedMail, one_node
 MANY = 800
 TOGETHER = 50
 WORK = b"\x0a" * 16
+SEEN = frozenset({"\\Seen"})
 FEW, MORE = 1_500, 6_000
 
 
@@ -213,7 +214,7 @@ async def memory_of(path: Path, mails: int) -> Memory:
     node = TreeNode(("Work",), mailbox_id=WORK, uidvalidity=numbers.uidvalidity, uidnext=numbers.uidnext)
 
     async def sync() -> None:
-        changes = (MailChange(ChangeType.SAVE, uid, f"{uid:032x}", 4) for uid in range(1, mails + 1))
+        changes = (MailChange(ChangeType.SAVE, uid, f"{uid:032x}", 4, SEEN) for uid in range(1, mails + 1))
         async with scripted_master(node_replicas(mail, now_ms), sockets) as master:
             await master.folders([node])
             brought.append(await compare(master, numbers, changes))
