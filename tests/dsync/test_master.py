@@ -204,6 +204,26 @@ async def test_a_folder_below_one_that_is_deleted_and_has_got_mail(tmp_path: Pat
             assert server.folders(USER).keys() == names
 
 
+async def test_a_folder_is_renamed_that_is_deleted_and_has_got_mail(tmp_path: Path) -> None:
+    with listening_dovecot() as (server, address):
+        async with one_node(tmp_path) as mail:
+            replica_of = node_replicas(mail, wall_clock_ms)
+            server.do("mailbox", "create", "-u", USER, "-s", "Work")
+            await sync(address, replica_of)
+            deleted = await mail.folder(USER, "Work")
+            await mail.delete_folder(USER, "Work")
+            await mail.save(deleted, NewMessage(b"Subject: late\r\n\r\n"))  # by a client that has it open
+            await sync(address, replica_of)
+            server.do("mailbox", "rename", "-u", USER, "Work", "Kept")
+            server.do("mailbox", "subscribe", "-u", USER, "Kept")
+            for _ in range(2):
+                await sync(address, replica_of)
+            assert {one.name for one in await mail.folders(USER)} == {"INBOX", "Kept"}
+            assert {name: mails for name, (_, mails) in server.folders(USER).items()} == {"Kept": 1}
+            assert server.subscriptions(USER) == {*await mail.subscriptions(USER)}
+            assert len(await mail.bodies(USER, "Kept")) == 1
+
+
 async def test_a_mailbox_without_changes_is_left_alone_unless_all_are_looked_at(tmp_path: Path) -> None:
     with listening_dovecot() as (server, address):
         async with one_node(tmp_path) as mail:

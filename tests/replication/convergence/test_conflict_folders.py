@@ -10,7 +10,6 @@ import trio
 from trio.testing import MockClock
 
 from protocol.values import UidSet
-from replicator.errors import InvalidNameError
 from replicator.mail.annotations import SPECIAL_USE
 from replicator.mail.mailstore import INBOX, SEPARATOR, Folder
 from replicator.replication import timing
@@ -457,7 +456,7 @@ def test_folder_trees_and_mail_store_use_one_separator() -> None:
     assert folder_tree.SEPARATOR == SEPARATOR
 
 
-async def test_deleted_folder_that_is_shown_for_its_mail_cannot_be_renamed(
+async def test_deleted_folder_that_is_shown_for_its_mail_is_created_anew_under_another_name(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with pair(tmp_path, autojump_clock) as two:
@@ -466,14 +465,12 @@ async def test_deleted_folder_that_is_shown_for_its_mail_cannot_be_renamed(
         await two.here.mail.delete_folder(USER, "Work")
         await two.there.save("new", "Work")
         await two.heal()
-        for node in two.nodes.all():
-            with pytest.raises(InvalidNameError, match="'Work' was deleted"):
-                await node.mail.rename_folder(USER, "Work", "Kept")
-        await create(two.there, "Kept")
-        view = await two.there.view("Work")
-        await two.there.mail.move(view, UidSet.of(view.messages), await two.there.mail.folder(USER, "Kept"))
+        await two.here.mail.rename_folder(USER, "Work", "Kept")
+        await gathered(*two.nodes.all())
+        assert await mails(two.there) == {"Kept": ["new"]}
+        await two.there.mail.expunge(view := await two.there.view("Kept"), UidSet.of(view.messages))
         await two.nodes.converged()
-        assert await mails(two.here) == {"Kept": ["new"]}
+        assert {one.name for one in await two.here.mail.folders(USER)} == {INBOX, "Kept"}
 
 
 async def test_deleted_folder_that_is_shown_for_its_mail_is_created_anew_for_one_below_it(

@@ -171,19 +171,32 @@ def test_deleted_folder_with_new_mail_stays_visible(node: MemoryNode) -> None:
     assert names(node) == []
 
 
-def test_deleted_folder_with_mail_is_not_renamed(node: MemoryNode) -> None:
+def test_deleted_folder_with_mail_moves_with_its_parent(node: MemoryNode) -> None:
     node.write(creating("a/b", A))
     kept = key(node, "a/b")
     node.write_together([deleting(A), saving(b"text", guid(1), kept)])
     entries = len(node.log())
-    with pytest.raises(InvalidNameError, match="the folder 'a/b' was deleted, and is shown only for mail that arrived"):
-        node.write(renaming(A, "z"))
     node.write(renaming(A, "a/b"))
     assert len(node.log()) == entries
     node.write(renaming(folder(node, "a").mailbox_id, "z"))
     assert names(node) == ["z", "z/b"], "the deleted folder moves with its parent"
     node.write(expunging(1, key=kept))
     assert names(node) == ["z"]
+
+
+def test_deleted_folder_with_mail_is_created_anew_under_a_new_name(node: MemoryNode) -> None:
+    node.write(creating("a/b", A))
+    node.write(creating("a/b/c", C))
+    kept = key(node, "a/b")
+    node.write_together([deleting(A), saving(b"text", guid(1), kept)])
+    renamed = node.write(renaming(A, "z/y"))
+    assert names(node) == ["a", "z", "z/y", "z/y/c"]
+    assert folder(node, "z/y").mailbox_id not in {A, C}
+    [stray] = stray_mail.strays(node.connection, ALICE)
+    assert (stray.source, stray.destination) == (kept, key(node, "z/y"))
+    assert node.write(renaming(A, "z/y")) == renamed, "a retry does nothing"
+    with pytest.raises(FolderNotFoundError):
+        node.write(renaming(A, "elsewhere"))
 
 
 @pytest.mark.parametrize("is_renamed", [False, True])

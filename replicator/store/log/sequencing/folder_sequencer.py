@@ -83,22 +83,19 @@ def create_folder(
 def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, spare_ids: Iterator[bytes]) -> Dot:
     """Rename a folder with all folders below it (RFC 3501 section 6.3.5).
 
-    INBOX's mail moves with its mailbox, and a new, empty INBOX takes its place. Raises FolderNotFoundError,
-    FolderExistsError, InvalidNameError; MailboxFullError if the user has no room for INBOX's annotations twice.
+    INBOX's mail moves with its mailbox, and a new, empty INBOX takes its place. A deleted folder that is shown for its
+    mail is created anew under its new name, and gets the mail: a retry finds it hidden by that one. Raises
+    FolderNotFoundError, FolderExistsError, InvalidNameError; MailboxFullError if the user has no room for INBOX's
+    annotations twice.
     """
     known = _known_folders(tx, user)
     old = next((record.name for record in known.values() if record.mailbox_id == mailbox_id), None)
-    if old is None:
+    if old is None and not (name in known and queries.folder_name(tx.connection, mailbox_id) == name):
         raise FolderNotFoundError("the folder has been deleted in the meantime")
-    if old == name:
+    if old is None or old == name:
         return _head(tx, user)
     if old != INBOX and name.startswith(old + SEPARATOR):
         raise InvalidNameError(f"the folder {old!r} cannot be moved below itself; choose another name")
-    if _is_deleted(tx, user, mailbox_id):
-        raise InvalidNameError(
-            f"the folder {old!r} was deleted, and is shown only for mail that arrived late; move that mail to another"
-            " folder"
-        )
     # A folder below may be deleted but visible: it moves along, and still vanishes with its last mail. One that was
     # united with another stays so (`resync.folder_tree.renamed`).
     below = {} if old == INBOX else {n: r for n, r in known.items() if n.startswith(old + SEPARATOR)}
@@ -111,6 +108,8 @@ def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, s
     missing = _missing_parents(tx, user, name, known)
     changes: list[Change] = [FolderCreate(next(spare_ids), parent, next(uidvalidities)) for parent in missing]
     changes += [FolderRename(folder_id, new) for folder_id, new in names.items()]
+    if _is_deleted(tx, user, mailbox_id):
+        changes.append(FolderCreate(next(spare_ids), name, next(uidvalidities)))
     if old == INBOX:
         changes.append(inbox := FolderCreate(next(spare_ids), INBOX, next(uidvalidities)))
         kept = queries.annotations_of(tx.connection, user, mailbox_id)  # RFC 5464 section 4.1: both have them
