@@ -292,7 +292,7 @@ class MemoryReplica:
                 assert name != INBOX
                 assert self.boxes[name].mailbox_id == mailbox_id
                 self.delete(name)
-            case Rename(old, new):
+            case Rename(old, new, _):
                 self.rename(old, new)
             case Create(name, mailbox_id, uidvalidity):
                 self.create(name, mailbox_id, uidvalidity)

@@ -22,6 +22,7 @@ from replicator.dsync.rules.tree import (
     merging_steps,
     renamed_last,
     replacing_steps,
+    uidvalidities_to_take,
     without_deletions,
 )
 from replicator.dsync.wire.items import Deletions, Handshake, TreeNode
@@ -116,14 +117,11 @@ class FolderSync:
 
         Where that fails, the numbers of the mailbox settle later which of the two both sides have.
         """
-        known = theirs.boxes()
-        for mailbox_id, node in own.boxes().items():
-            other = known.get(mailbox_id) or theirs.nodes.get(node.name)
-            if node.uidnext == 1 and other is not None and other.uidvalidity not in {0, node.uidvalidity}:
-                with suppress(MailError):
-                    async with self._replica.mailbox(mailbox_id, name) as box:
-                        if box is not None:
-                            await box.take_uidvalidity(other.uidvalidity)
+        for mailbox_id, uidvalidity in await run_in_thread(lambda: uidvalidities_to_take(own, theirs)):
+            with suppress(MailError):
+                async with self._replica.mailbox(mailbox_id, name) as box:
+                    if box is not None:
+                        await box.take_uidvalidity(uidvalidity)
 
     async def _own_tree(self, theirs: Tree, name: str) -> Tree:
         """Return this side's folders as the sync finds them, with those of the peer's that are not to be deleted there.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from contextlib import aclosing
+from heapq import merge
 from itertools import groupby
 
 import trio
@@ -54,12 +55,12 @@ class RequestedMails:
         mails, found = self._mails, list[StoredMail]()
         if self._others:
             found = await trio.to_thread.run_sync(lambda: [mail for mail in mails if self._guid(mail) in self._others])
-        for mail in found:
-            await self._send_up_to(mail.uid - 1)
-            request = self._others.pop(self._guid(mail), None)
-            if request is not None:
+        as_told = ((mail, True) for uid in self._uids if (mail := find(mails, uid)) is not None)
+        for mail, is_as_told in merge(as_told, ((mail, False) for mail in found), key=lambda one: one[0].uid):
+            if is_as_told:
+                await self._send_mail(mail, self._told.name_of(mail))
+            elif (request := self._others.pop(self._guid(mail), None)) is not None:
                 await self._send_mail(mail, request.guid)
-        await self._send_up_to(mails[-1].uid if mails else 0)
         for request in self._others.values():
             await self._peer.send(Mail(request.guid, request.uid, streams=False))
         await self._peer.end_list()
@@ -67,14 +68,6 @@ class RequestedMails:
     def _guid(self, mail: StoredMail) -> bytes:
         """Return the GUID by which the peer asks for a mail: for a copy, that of its source."""
         return self._told.sources.get(mail.guid, mail.guid)
-
-    async def _send_up_to(self, uid: int) -> None:
-        """Send those up to this UID that were asked for as they were told."""
-        some, self._uids = self._uids.up_to(uid), self._uids.without(UidSet(((0, uid),)))
-        for one in some:
-            mail = find(self._mails, one)
-            if mail is not None:
-                await self._send_mail(mail, self._told.name_of(mail))
 
     async def _send_mail(self, mail: StoredMail, name: str) -> None:
         text = await self._box.text(mail)

@@ -136,8 +136,11 @@ class MailReplica:
         match step:
             case Delete(_, mailbox_id, common_uid):
                 await self._delete(mailbox_id, common_uid)
-            case Rename(old, new):
-                await mail.rename_folder(user, folder_name(old), folder_name(new))
+            case Rename(old, new, mailbox_id):
+                folder = await mail.folder(user, folder_name(old))
+                if folder.mailbox_id != self._folders.get(mailbox_id):
+                    raise FolderNotFoundError("another folder has got the name meanwhile")
+                await mail.rename_folder(user, folder.name, folder_name(new))
             case Create(name, mailbox_id, uidvalidity):
                 await self._create(folder_name(name), mailbox_id, uidvalidity)
             case Adopt():

@@ -23,6 +23,9 @@ user's folders, which takes 10 ms and more for each 1,000 of them, and the peer 
 LEVELS_MAX = 32
 """Levels of a name to which a way is sought. A folder at a node has no more: a deeper name is refused there."""
 
+ASIDE_CHARACTERS_MAX = 50
+"""Characters that a folder keeps of its name where it steps aside, so that the name is not too long with a number."""
+
 PENDING_MAX = 200
 """Names that may wait for each other. One more folder steps aside then, so that Python's stack is never full."""
 
@@ -42,7 +45,7 @@ def moves(
     """Return the moves after which each name that is wanted has its mailbox, in their order, and names left for later.
 
     After `RENAMES_MAX` renames the moves end as soon as no folder is on its way: each has its old name or its new one.
-    `now`: the names that mailboxes have; each is wanted at a name, too. `used`: other names that folders have.
+    `now`: the names that mailboxes have; each is wanted at a name, too. `used`: names that folders have, besides.
     """
     way = _Way(now, wanted, used)
     most = RENAMES_MAX
@@ -135,7 +138,7 @@ class _Way:
 
     def _step_aside(self, one: bytes) -> None:
         """Give a mailbox a name of one level that no folder has: none above it will move then."""
-        level = self._places[one].level
+        level = self._places[one].level[:ASIDE_CHARACTERS_MAX]
         top = next(new for number in self._numbers if (new := f"{level}-{number}") not in self._tops)
         self._tops.add(top)
         self._move(one, (top,))

@@ -61,10 +61,11 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """A folder to rename, with all below it."""
+    """A folder to rename, with all below it, if it still has the old name."""
 
     old: Name
     new: Name
+    mailbox_id: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,16 @@ def deleted_here(own: Tree, peer: Tree) -> list[TreeNode]:
     return [node for one, node in boxes if one in own.deletions.mailboxes and node.name not in taken]
 
 
+def uidvalidities_to_take(own: Tree, peer: Tree) -> list[tuple[bytes, int]]:
+    """Return the mailboxes that have had no mail here, and have another UIDVALIDITY at the peer, with that."""
+    found, known = list[tuple[bytes, int]](), peer.boxes()
+    for mailbox_id, node in own.boxes().items():
+        other = known.get(mailbox_id) or peer.nodes.get(node.name)
+        if node.uidnext == 1 and other is not None and other.uidvalidity not in {0, node.uidvalidity}:
+            found.append((mailbox_id, other.uidvalidity))
+    return found
+
+
 def without_deletions(own: Tree, kept: Collection[TreeNode]) -> Tree:
     """Return a tree of this side that says nothing of the deletion of these folders of the peer's."""
     deletions = own.deletions
@@ -227,7 +238,7 @@ def _beside(name: Name, used: Collection[Name]) -> Name:
 
 
 def _used(own: Tree, peer: Tree) -> set[Name]:
-    """Return the names that folders of either side have."""
+    """Return the names that folders have at either side, those included that the sync is not about."""
     return {*own.nodes, *peer.nodes, *own.hidden}
 
 
@@ -239,7 +250,7 @@ def _naming_steps(
     wanted = dict(names) | {name: step.mailbox_id for name, step in new.items()}
     found, left = moves(now, wanted, used)
     for move in found:
-        yield new[move.new] if move.old is None else Rename(move.old, move.new)
+        yield new[move.new] if move.old is None else Rename(move.old, move.new, move.mailbox_id)
     yield from (Leave(name, wanted[name]) for name in left)
 
 

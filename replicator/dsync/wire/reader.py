@@ -101,6 +101,7 @@ class Reader:
             size_bytes += len(line) + 1
         self.weight = _weight(len(found), self._buffer[:size_bytes])
         del self._buffer[:size_bytes]
+        self._searched = 0
         return found
 
     def _next_piece(self, text: StreamDecoder) -> Event | None:
