@@ -129,6 +129,21 @@ async def test_lists_have_room_for_so_much(
     assert "the peer sent more than 1000000 items of the kind MailChange" in caplog.text
 
 
+async def test_a_mailbox_without_uids_for_all_mails_is_refused(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("replicator.dsync.conversation.mailbox_sync.UID_MAX", 5)
+    replica = MemoryReplica()
+    box = replica.create(("Work",), WORK)
+    async with scripted_master(lambda _: replica) as master:
+        work = replace(numbers(WORK), uidnext=4, messages=3)
+        await master.folders([node("Work", work)])
+        with pytest.raises((DsyncError, PeerGoneError)):
+            await master.mailbox(work, [MailChange(ChangeType.SAVE, uid, f"{uid:032x}", 4) for uid in (1, 2, 3)])
+    assert not box.stored
+    assert "too few UIDs are left" in caplog.text
+
+
 async def test_waiting_mails_are_in_a_scratch_file_with_room(tmp_path: Path) -> None:
     """The mail with the first UID comes last, so the others wait."""
     replica = MemoryReplica()

@@ -15,11 +15,11 @@ import trio
 
 from replicator.dsync.rules.mails.stored_mail import StoredMail
 from replicator.dsync.rules.mails.telling import Account
-from replicator.dsync.rules.tree import INBOX, Adopt, Delete
+from replicator.dsync.rules.tree import INBOX, Adopt, Delete, Rename
 from replicator.dsync.users import Syncing
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailChange, TreeNode
-from replicator.errors import UnavailableError
+from replicator.errors import FolderNotFoundError, UnavailableError
 from replicator.mail.mailstore import Folder, NewMessage, SavedMessage
 from replicator.mail.view import MailboxView
 from tests.dsync.dovecot import PASSWORD, Dovecot, dovecot, needs_dovecot
@@ -447,6 +447,19 @@ async def test_a_folder_is_deleted_by_its_id(tmp_path: Path) -> None:
         async with node_replicas(mail, now_ms)(USER) as replica:
             await replica.carry_out(step)
         assert {folder.name for folder in await mail.folders(USER)} == {"INBOX", "Work"}
+
+
+async def test_a_folder_is_renamed_by_its_id(tmp_path: Path) -> None:
+    """A user has given its name to another folder since the steps were planned."""
+    async with one_node(tmp_path) as mail, node_replicas(mail, now_ms)(USER) as replica:
+        for name in ("Work", "New"):
+            await mail.create_folder(USER, name)
+        meant = next(node for node in (await replica.tree()).boxes().values() if node.name == ("Work",))
+        await mail.rename_folder(USER, "Work", "Old")
+        await mail.rename_folder(USER, "New", "Work")
+        with pytest.raises(FolderNotFoundError):
+            await replica.carry_out(Rename(("Work",), ("Moved",), meant.mailbox_id or b""))
+        assert {one.name for one in await mail.folders(USER)} == {"INBOX", "Old", "Work"}
 
 
 async def test_folders_with_mail_take_a_guid_in_one_step(tmp_path: Path) -> None:

@@ -265,6 +265,16 @@ def test_a_broken_line_among_many_gets_its_error() -> None:
             events(hello() + 3 * good + line + b"\n" + good, many=True)
 
 
+def test_a_line_that_comes_in_pieces_is_read_among_many() -> None:
+    line = line_of(MailChange(ChangeType.SAVE, 1, "ab" * 16, 5))
+    reader = Reader()
+    reader.receive(hello() + line[:-1])
+    assert reader.next() is None
+    reader.receive(line[-1:] + END_OF_LIST)
+    assert len(reader.more(MailChange)) == 1
+    assert reader.next() is Mark.END_OF_LIST
+
+
 def test_many_deletions_come_in_one_line() -> None:
     deletions = Deletions("/", {number.to_bytes(16): 1_700_000_000 for number in range(50_000)})
     wire = hello() + line_of(deletions)

@@ -32,6 +32,7 @@ from replicator.dsync.rules.mails.merging import flags_of_moved, plan_merge
 from replicator.dsync.rules.mails.plan import Known, Plan
 from replicator.dsync.rules.mails.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.rules.mails.telling import Account
+from replicator.dsync.wire.fields import UID_MAX
 from replicator.dsync.wire.items import (
     Attribute,
     ChangeType,
@@ -127,6 +128,9 @@ class MailboxSync:
         return has_changed or state.changes_during_sync
 
     def _plan(self, known: Known, direction: Direction) -> Plan:
+        """Return what to do. Raises DsyncError where the mails that get new UIDs may be more than there are UIDs."""
+        if max(self._own.uidnext, self._theirs.uidnext) + len(known.mails) + len(self._told.changes) > UID_MAX:
+            raise DsyncError("too few UIDs are left in the mailbox")
         if direction is not Direction.BACKUP_HERE:
             return plan_merge(known, self._theirs, self._told, self._state)
         return plan_backup(known, self._theirs, self._told, self._state)
