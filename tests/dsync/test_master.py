@@ -11,6 +11,7 @@ from random import Random
 import pytest
 import trio
 
+from protocol.values import UidSet
 from replicator.config import Address
 from replicator.dsync.conversation.master_session import MasterSession
 from replicator.dsync.errors import PeerGoneError
@@ -18,7 +19,8 @@ from replicator.dsync.pushes.dovecot import DovecotRefusalError, DovecotUnreacha
 from replicator.dsync.replica import OpenReplica
 from replicator.dsync.rules.tree import INBOX
 from replicator.dsync.wire.items import FULL
-from replicator.mail.mailstore import NewMessage
+from replicator.mail.listing import Listing
+from replicator.mail.mailstore import Folder, NewMessage
 from replicator.mail.view import MailboxView
 from replicator.runtime.environment import wall_clock_ms
 from tests.dsync.dovecot import MAILDIR, SDBOX, needs_dovecot
@@ -156,6 +158,33 @@ async def test_a_mail_that_is_expunged_before_it_gets_another_uid_goes_at_doveco
                 await renumber(view, wanted)
 
             monkeypatch.setattr(mail, "renumber", renumber_late)
+            replica_of = node_replicas(mail, wall_clock_ms)
+            for _ in range(3):
+                await begin(address, replica_of)
+            assert not left
+            shown = await here.shown()
+            assert shown == await there.shown()
+            assert len(shown) == 1
+
+
+@pytest.mark.parametrize("guid", [bytes(15) + b"\1", b"\xff" * 16], ids=["lower", "higher"])
+async def test_a_mail_that_dovecot_expunges_before_it_gets_another_uid_leaves_no_other_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guid: bytes
+) -> None:
+    """Dovecot counts without it: it gives the node's mail another UID than the node does."""
+    with listening_dovecot() as (server, address):
+        async with one_node(tmp_path) as mail:
+            here, there, left = NodeSide(mail), DovecotSide(server), [1]
+            await there.append(b"Subject: there\r\n\r\n")
+            await mail.save(await mail.folder(USER, "INBOX"), NewMessage(b"Subject: here\r\n\r\n", guid=guid))
+            list_messages = mail.list_messages
+
+            async def list_late(folder: Folder, uids: UidSet | None = None) -> Listing:
+                while left:
+                    await there.expunge(left.pop())
+                return await list_messages(folder, uids)
+
+            monkeypatch.setattr(mail, "list_messages", list_late)
             replica_of = node_replicas(mail, wall_clock_ms)
             for _ in range(3):
                 await begin(address, replica_of)

@@ -87,7 +87,7 @@ class MailboxSync:
         self.failure: DsyncError | MailError | None = None  # why this side has not taken over all
         self._told = Told()
         self._has_strangers = False
-        self._lacks_moved = False  # mails that were to get other UIDs were expunged before
+        self._may_differ = False  # in UIDs: mails that were to get some were expunged before, on either side
         self.is_overtaken = False  # somebody else has changed the mailbox meanwhile, on either side
 
     async def run(self, direction: Direction) -> bool:
@@ -309,13 +309,15 @@ class MailboxSync:
         after = await self._box.changed(self._own.uidnext - 1, MODSEQ_MAX)
 
         def compared() -> tuple[bool, Sequence[int]]:
-            """Return whether mails are missing that were to get other UIDs, and the strangers' UIDs."""
+            """Return whether the peer may have given mails other UIDs, and the strangers' UIDs."""
             there = UidSet.ascending(mail.uid for mail in after)
             are_missing = any(mail.uid not in there for mail in plan.placed if not mail.comes)
+            if placement.lacks_some:  # the peer may have counted without them
+                are_missing = are_missing or any(mail.uid != mail.peers for mail in plan.placed)
             new = (mail for mail in after if mail.uid < plan.uidnext)
             return are_missing, [mail.uid for mail in new if not placement.has_placed(mail.uid, mail.guid)]
 
-        self._lacks_moved, strangers = await _computed(compared, after, plan.placed)
+        self._may_differ, strangers = await _computed(compared, after, plan.placed)
         if strangers:
             uidnext = max((await self._box.numbers()).uidnext, plan.uidnext)
             await self._box.move({uid: uidnext + at for at, uid in enumerate(strangers)})
@@ -325,7 +327,7 @@ class MailboxSync:
         """Return up to where both sides are equal now: only up to the old mails if others have changed the mailbox."""
         after = await self._box.numbers()
         own = self._own
-        if plan.own_uids or direction is Direction.HERE or self.failure is not None or self._lacks_moved:
+        if plan.own_uids or direction is Direction.HERE or self.failure is not None or self._may_differ:
             # Mails may have other UIDs at the peer, or be on one side only, so the next sync compares all.
             return MailboxState(own.mailbox_id, own.uidvalidity, 0, 0, after.messages)
         is_alone = after.uidnext == plan.uidnext and not self._has_strangers

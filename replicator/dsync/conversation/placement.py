@@ -131,6 +131,11 @@ class Placement:
             self._next += 1
         await self._move(moves)
 
+    @property
+    def lacks_some(self) -> bool:
+        """True if the peer had expunged some of the mails before it could send them."""
+        return bool(self._gone)
+
     def has_placed(self, uid: int, guid: bytes) -> bool:
         """Return True if this mail was to get this UID."""
         placed = self._placed.find(uid)
