@@ -130,9 +130,15 @@ class _Known:
     def is_expunged(self, placement: Placement) -> bool:
         return any(map(self.has, self.history.expunged.get(placement, ())))
 
-    def stays_by_another(self, mailbox_id: bytes, guid: bytes) -> bool:
-        """Return True if some placements of a message in the mailbox were expunged and others were not."""
-        return {self.is_expunged(placement) for placement in self.by_guid(mailbox_id).get(guid, ())} == {True, False}
+    def stays(self, mailbox_id: bytes, guid: bytes) -> bool:
+        """Return True if a message that a node has moved from the mailbox is there by another placement.
+
+        So it is also by the same one, if the expunge was lost with a disk.
+        """
+        placements = self.by_guid(mailbox_id).get(guid, ())
+        is_expunged = {placement: self.is_expunged(placement) for placement in placements}
+        was_lost = any(placement in self.history.expunged and not is_expunged[placement] for placement in placements)
+        return was_lost or {*is_expunged.values()} == {True, False}
 
 
 def _check_mailbox(
@@ -298,7 +304,7 @@ def _check_ledger(world: World, known: _Known, node: Node, rows: dict[bytes, dic
     hash_of = {added.guid: added.content_hash for added in known.history.added.values()}
     extra: Counter[bytes] = Counter()
     for guid, moves in known.history.moved.items():
-        stays = {source for source, _ in moves if known.stays_by_another(source, guid)}
+        stays = {source for source, _ in moves if known.stays(source, guid)}
         extra[hash_of[guid]] += len(stays | {destination for _, destination in moves}) - 1
     gone = connection_of(node.store).execute("SELECT mailbox_id FROM folder WHERE deleted = 1")
     existing = rows.keys() - {mailbox_id for (mailbox_id,) in gone} - known.history.emptied
