@@ -29,9 +29,8 @@ from replicator.runtime.environment import run_in_thread
 log = logging.getLogger(__name__)
 
 VERSION = 2
-"""Version 1 had the rows alone; its rows, and the first ones of version 2, end before `gone`.
-
-The first files of version 2 have no names.
+"""Version 1 had the rows alone; its rows, and the first ones of version 2, end before `gone`. The first
+files of version 2 have no names.
 
 A node takes a file of a later version for a damaged one.
 """

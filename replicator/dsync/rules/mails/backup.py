@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 
 from replicator.dsync.rules.mails.comparison import Told, shared_guids
+from replicator.dsync.rules.mails.copies import repeated
 from replicator.dsync.rules.mails.peer_changes import PeerChange, PeerChanges
 from replicator.dsync.rules.mails.placed_mails import Placed
 from replicator.dsync.rules.mails.plan import Known, Plan, change_flags
-from replicator.dsync.rules.mails.repeated_guids import repeated
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState
 
 

@@ -11,7 +11,6 @@ from hashlib import sha256
 from itertools import chain
 
 from replicator.dsync.rules.mails.peer_changes import PeerChanges
-from replicator.dsync.rules.mails.repeated_guids import repeated
 from replicator.dsync.rules.mails.stored_mail import StoredMail
 from replicator.dsync.wire.items import ChangeType
 
@@ -22,6 +21,8 @@ COPIES_MAX = 100
 """Copies of one mail in a folder: with more, only a part of the folder is synced."""
 
 _GUID_BYTES = 16
+_PLACES = 8
+"""Places in a table for each GUID: on average, one in sixteen finds its place taken, and is looked at again."""
 
 
 def guid_of_copy(source: bytes, number: int) -> bytes:
@@ -81,6 +82,25 @@ def with_free_guids(
         if guid != source:
             sources[guid] = source
             changes.set_guid(at, guid)
+
+
+def repeated(guids: Callable[[], Iterable[bytes]], most: int) -> set[bytes]:
+    """Return those that occur more than once, in some 15 bytes of memory for each of all.
+
+    `guids` returns all, anew each time; they are so many at most.
+    """
+    size = _PLACES * most + 1
+    table, suspects = bytearray(size), set[bytes]()
+    for guid in guids():
+        place = hash(guid) % size
+        if table[place]:
+            suspects.add(guid)
+        table[place] = 1
+    once, several = set[bytes](), set[bytes]()
+    for guid in guids() if suspects else ():
+        if guid in suspects:
+            (several if guid in once else once).add(guid)
+    return several
 
 
 def _copies_of(guid: bytes) -> Iterator[bytes]:

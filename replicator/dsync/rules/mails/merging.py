@@ -7,12 +7,12 @@ from collections.abc import Set as AbstractSet
 
 from replicator.dsync.rules.mails.ascending import first_above
 from replicator.dsync.rules.mails.comparison import Told, shared_guids
+from replicator.dsync.rules.mails.copies import repeated
 from replicator.dsync.rules.mails.flags import FlagSide, flag_difference, merged_flags
 from replicator.dsync.rules.mails.new_mails import Each, NewMail, NewUids
 from replicator.dsync.rules.mails.peer_changes import PeerChange
 from replicator.dsync.rules.mails.placed_mails import Placed, PlacedMails
 from replicator.dsync.rules.mails.plan import NO_CHANGES, Known, Plan, change_flags
-from replicator.dsync.rules.mails.repeated_guids import repeated
 from replicator.dsync.rules.mails.stored_mail import StoredMail
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState
 
