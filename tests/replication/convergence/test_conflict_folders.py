@@ -456,35 +456,25 @@ def test_folder_trees_and_mail_store_use_one_separator() -> None:
     assert folder_tree.SEPARATOR == SEPARATOR
 
 
-async def test_deleted_folder_that_is_shown_for_its_mail_is_created_anew_under_another_name(
-    tmp_path: Path, autojump_clock: MockClock
+@pytest.mark.parametrize("is_renamed", [False, True])
+async def test_deleted_folder_that_is_shown_for_its_mail_is_created_anew(
+    tmp_path: Path, autojump_clock: MockClock, *, is_renamed: bool
 ) -> None:
+    """It is renamed, or a folder is created below it."""
+    name = "Kept" if is_renamed else "Work"
     async with pair(tmp_path, autojump_clock) as two:
         await create(two.here, "Work")
         await two.part()
         await two.here.mail.delete_folder(USER, "Work")
         await two.there.save("new", "Work")
         await two.heal()
-        await two.here.mail.rename_folder(USER, "Work", "Kept")
+        if is_renamed:
+            await two.here.mail.rename_folder(USER, "Work", name)
+        else:
+            await create(two.here, "Work/More")
         await gathered(*two.nodes.all())
-        assert await mails(two.there) == {"Kept": ["new"]}
-        await two.there.mail.expunge(view := await two.there.view("Kept"), UidSet.of(view.messages))
+        assert {folder: bodies for folder, bodies in (await mails(two.there)).items() if bodies} == {name: ["new"]}
+        await two.there.mail.expunge(view := await two.there.view(name), UidSet.of(view.messages))
         await two.nodes.converged()
-        assert {one.name for one in await two.here.mail.folders(USER)} == {INBOX, "Kept"}
-
-
-async def test_deleted_folder_that_is_shown_for_its_mail_is_created_anew_for_one_below_it(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    async with pair(tmp_path, autojump_clock) as two:
-        await create(two.here, "Work")
-        await two.part()
-        await two.here.mail.delete_folder(USER, "Work")
-        await two.there.save("new", "Work")
-        await two.heal()
-        await create(two.here, "Work/More")
-        await gathered(*two.nodes.all())
-        assert await mails(two.there) == {"Work": ["new"], "Work/More": []}
-        await two.there.mail.expunge(view := await two.there.view("Work"), UidSet.of(view.messages))
-        await two.nodes.converged()
-        assert {one.name for one in await two.here.mail.folders(USER)} == {INBOX, "Work", "Work/More"}
+        names = {INBOX, "Kept"} if is_renamed else {INBOX, "Work", "Work/More"}
+        assert {one.name for one in await two.here.mail.folders(USER)} == names

@@ -131,9 +131,9 @@ class _Known:
         return any(map(self.has, self.history.expunged.get(placement, ())))
 
     def stays(self, mailbox_id: bytes, guid: bytes) -> bool:
-        """Return True if a message that a node has moved from the mailbox is there by another placement.
+        """Return True if a message that a node has moved from the mailbox is still there.
 
-        So it is also by the same one, if the expunge was lost with a disk.
+        It is there by another placement, or a disk was lost with the expunge.
         """
         placements = self.by_guid(mailbox_id).get(guid, ())
         is_expunged = {placement: self.is_expunged(placement) for placement in placements}
