@@ -6,7 +6,7 @@ above all that the mailbox has had. Errors are those of `replicator.errors`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -14,9 +14,10 @@ from typing import BinaryIO, Protocol
 
 from protocol.values import UidSet
 from replicator.dsync.rules.given_names import GivenName
-from replicator.dsync.rules.mails.stored_mail import FlagChanges, StoredMail
+from replicator.dsync.rules.mails.flags import FlagChanges
 from replicator.dsync.rules.tree import Step, Tree
 from replicator.dsync.wire.items import Attribute, Mailbox, MailboxState
+from replicator.mail.listing import ListedMessage, Listing
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +38,18 @@ class ReplicaMailbox(Protocol):
         """Return the mailbox's numbers."""
         ...
 
-    async def mails(self) -> Sequence[StoredMail]:
+    async def mails(self) -> Listing:
         """Return all mails, ascending by UID."""
         ...
 
-    async def changed(self, above_uid: int, above_modseq: int) -> Sequence[StoredMail]:
+    async def changed(self, above_uid: int, above_modseq: int) -> Listing:
         """Return the mails above a UID, and those that have changed above a MODSEQ, ascending by UID.
 
         Raises UnavailableError if `can_tell_since` is no longer true.
         """
         ...
 
-    async def named(self, uids: UidSet, guids: Collection[bytes]) -> Sequence[StoredMail]:
+    async def named(self, uids: UidSet, guids: Collection[bytes]) -> Listing:
         """Return those mails with these UIDs or GUIDs that were not read yet, ascending by UID."""
         ...
 
@@ -56,14 +57,14 @@ class ReplicaMailbox(Protocol):
         """Return the GUIDs of mails expunged since a common MODSEQ, or before, by UID, as far as they are known."""
         ...
 
-    async def flag_changes(self, since: int, uids: Iterable[int]) -> Mapping[int, FlagChanges]:
+    async def flag_changes(self, since: int, uids: Sequence[int]) -> Mapping[int, FlagChanges]:
         """Return by UID what users have changed of these mails above a MODSEQ, as far as it is known.
 
         Changes by a sync are not among them.
         """
         ...
 
-    async def text(self, mail: StoredMail) -> AsyncIterator[bytes] | None:
+    async def text(self, mail: ListedMessage) -> AsyncIterator[bytes] | None:
         """Return the text of a mail in pieces; None if it has been expunged."""
         ...
 
@@ -95,8 +96,8 @@ class ReplicaMailbox(Protocol):
         """Expunge the mails that exist."""
         ...
 
-    async def change_flags(self, changes: Mapping[int, FlagChanges]) -> None:
-        """Set and clear flags of the mails that exist, by UID. Others stay as users have set them meanwhile."""
+    async def change_flags(self, changes: Mapping[FlagChanges, Sequence[int]]) -> None:
+        """Set and clear flags of the mails that exist, values. Others stay as users have set them meanwhile."""
         ...
 
     async def can_tell_since(self, common_uid: int, common_modseq: int, /) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, overload
@@ -56,6 +56,17 @@ class Listing(Sequence[ListedMessage]):
         """Return the message with this UID."""
         at = bisect_left(self._uids, uid, self._rows.start, self._rows.stop)
         return self._at(at) if at < self._rows.stop and self._uids[at] == uid else None
+
+    def by_uid(self, uid: int) -> ListedMessage:
+        """Return the message with this UID, which is there. Raises KeyError."""
+        message = self.find(uid)
+        if message is None:
+            raise KeyError(uid)
+        return message
+
+    def first_above(self, uid: int) -> int:
+        """Return the position of the first message above this UID."""
+        return bisect_right(self._uids, uid, self._rows.start, self._rows.stop) - self._rows.start
 
     def uids(self) -> UidSet:
         """Return the UIDs of all messages."""

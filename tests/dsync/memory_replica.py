@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from tempfile import TemporaryFile
-from typing import BinaryIO, NamedTuple, Self
+from typing import BinaryIO, Self
 
 import trio
 
@@ -17,7 +17,7 @@ from protocol.values import UidSet
 from replicator.dsync.replica import SavedAs
 from replicator.dsync.rules.given_names import GivenName
 from replicator.dsync.rules.mails.copies import is_copy
-from replicator.dsync.rules.mails.stored_mail import NO_FLAGS, FlagChanges, StoredMail
+from replicator.dsync.rules.mails.flags import NO_FLAGS, FlagChanges
 from replicator.dsync.rules.moves import Name
 from replicator.dsync.rules.tree import (
     INBOX,
@@ -32,17 +32,7 @@ from replicator.dsync.rules.tree import (
 )
 from replicator.dsync.wire.items import Attribute, Deletions, Mailbox, MailboxState, TreeNode
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError
-
-
-class MemoryMail(NamedTuple):
-    """A mail in memory."""
-
-    uid: int
-    guid: bytes
-    modseq: int
-    flags: frozenset[str]
-    received_ms: int
-    saved_ms: int | None
+from replicator.mail.listing import ListedMessage, Listing
 
 
 @dataclass
@@ -53,7 +43,7 @@ class MemoryMailbox:
     uidvalidity: int
     uidnext: int = 1
     highestmodseq: int = 1
-    stored: dict[int, MemoryMail] = field(default_factory=dict)
+    stored: dict[int, ListedMessage] = field(default_factory=dict)
     texts: dict[bytes, bytes] = field(default_factory=dict)
     gone: dict[int, tuple[int, bytes]] = field(default_factory=dict)  # MODSEQ and GUID, by UID
     flag_log: list[tuple[int, int, str, bool]] = field(default_factory=list)  # MODSEQ, UID, flag, set?
@@ -74,7 +64,7 @@ class MemoryMailbox:
     # ---- what users do
 
     def append(self, guid: bytes, text: bytes, flags: frozenset[str] = NO_FLAGS, at_s: int = 1_700_000_000) -> int:
-        return self._put(MemoryMail(self.uidnext, guid, 0, flags, 1000 * at_s, 1000 * at_s), text)
+        return self._put(ListedMessage(self.uidnext, guid, 0, flags, 1000 * at_s, 1000 * at_s), text)
 
     def flag(self, uid: int, *, added: frozenset[str] = NO_FLAGS, removed: frozenset[str] = NO_FLAGS) -> None:
         mail, modseq = self.stored[uid], self.next_modseq()
@@ -102,19 +92,19 @@ class MemoryMailbox:
             self.mailbox_id, self.uidvalidity, self.uidnext, len(self.stored), self.uidnext, self.highestmodseq
         )
 
-    async def mails(self) -> Sequence[MemoryMail]:
+    async def mails(self) -> Listing:
         self.reads += 1
         return self._those(lambda _: True)
 
-    async def changed(self, above_uid: int, above_modseq: int) -> Sequence[MemoryMail]:
+    async def changed(self, above_uid: int, above_modseq: int) -> Listing:
         return self._those(lambda mail: mail.uid > above_uid or mail.modseq > above_modseq)
 
-    async def named(self, uids: UidSet, guids: Collection[bytes]) -> Sequence[MemoryMail]:
+    async def named(self, uids: UidSet, guids: Collection[bytes]) -> Listing:
         return self._those(lambda mail: (mail.uid in uids or mail.guid in guids) and mail.uid not in self.read)
 
-    def _those(self, are_meant: Callable[[MemoryMail], bool]) -> Sequence[MemoryMail]:
+    def _those(self, are_meant: Callable[[ListedMessage], bool]) -> Listing:
         """Return the mails that a sync reads."""
-        found = [self.stored[uid] for uid in sorted(self.stored) if are_meant(self.stored[uid])]
+        found = Listing.of(self.stored[uid] for uid in sorted(self.stored) if are_meant(self.stored[uid]))
         self.read |= {mail.uid for mail in found}
         if self.meanwhile is not None:
             self.meanwhile()
@@ -124,7 +114,7 @@ class MemoryMailbox:
     async def expunged(self, since: int) -> Mapping[int, bytes]:
         return {uid: guid for uid, (modseq, guid) in self.gone.items() if modseq > since}
 
-    async def flag_changes(self, since: int, uids: Iterable[int]) -> Mapping[int, FlagChanges]:
+    async def flag_changes(self, since: int, uids: Sequence[int]) -> Mapping[int, FlagChanges]:
         found: dict[int, FlagChanges] = {}
         wanted = {*uids}
         for modseq, uid, flag, is_set in self.flag_log:
@@ -135,7 +125,7 @@ class MemoryMailbox:
                 found[uid] = FlagChanges(added | one, removed) if is_set else FlagChanges(added, removed | one)
         return found
 
-    async def text(self, mail: StoredMail) -> AsyncIterator[bytes] | None:
+    async def text(self, mail: ListedMessage) -> AsyncIterator[bytes] | None:
         return _pieces(self.texts[mail.guid]) if mail.uid in self.stored else None
 
     async def check_room(self, mails: int, size_bytes: int) -> None:
@@ -148,7 +138,7 @@ class MemoryMailbox:
     async def save(self, mail: SavedAs, text: AsyncIterator[bytes]) -> None:
         whole = b"".join([piece async for piece in text])
         dates_ms = 1000 * mail.received_s, 1000 * mail.saved_s
-        self._put(MemoryMail(mail.uid, mail.guid, 0, mail.flags, *dates_ms), whole)
+        self._put(ListedMessage(mail.uid, mail.guid, 0, mail.flags, *dates_ms), whole)
 
     async def move(self, uids: Mapping[int, int]) -> None:
         for old, new in uids.items():
@@ -162,8 +152,8 @@ class MemoryMailbox:
         for uid in uids:
             self.remove(uid)
 
-    async def change_flags(self, changes: Mapping[int, FlagChanges]) -> None:
-        for uid, change in changes.items():
+    async def change_flags(self, changes: Mapping[FlagChanges, Sequence[int]]) -> None:
+        for uid, change in ((uid, change) for change, uids in changes.items() for uid in uids):
             mail = self.stored[uid]
             flags = (mail.flags | change.added) - change.removed
             self.stored[uid] = mail._replace(flags=flags, modseq=self.next_modseq())
@@ -184,7 +174,7 @@ class MemoryMailbox:
         self.uidnext = max(self.uidnext, uidnext)
         self.highestmodseq = max(self.highestmodseq, highestmodseq)
 
-    def _put(self, mail: MemoryMail, text: bytes) -> int:
+    def _put(self, mail: ListedMessage, text: bytes) -> int:
         mail = mail._replace(uid=max(mail.uid, self.uidnext))  # as at a node, if it is taken
         assert mail.guid not in {one.guid for one in self.stored.values()}
         self.stored[mail.uid], self.uidnext = mail._replace(modseq=self.next_modseq()), mail.uid + 1

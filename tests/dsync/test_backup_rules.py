@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from replicator.dsync.rules.mails.backup import plan_backup
 from replicator.dsync.rules.mails.comparison import ChangesSince, Comparison, concerned
+from replicator.dsync.rules.mails.flags import FlagChanges
 from replicator.dsync.rules.mails.plan import Known
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange
-from tests.dsync.memory_replica import MemoryMail
+from replicator.mail.listing import ListedMessage, Listing
 
 Mails = dict[int, tuple[bytes, frozenset[str]]]
 """GUID and flags by UID."""
@@ -28,15 +29,19 @@ def numbers(mails: Mails, more: int = 0) -> Mailbox:
 
 def backed_up(own: Mails, more: int, master: Mails, changes: list[MailChange], state: MailboxState | None) -> Mails:
     """Return the mails of this side after the backup. `more`: UIDs that have been given besides."""
-    stored = [MemoryMail(uid, guid, 1, flags, 1, 1) for uid, (guid, flags) in own.items()]
+    stored = Listing.of(ListedMessage(uid, guid, 1, flags, 1, 1) for uid, (guid, flags) in own.items())
     reading = Comparison(stored, {}) if state is None else ChangesSince(state.last_common_uid)
     for each in changes:
         reading.take(each)
     told = reading.finish()
     known = Known(numbers(own, more), concerned(stored, told) if state is None else stored, {}, {})
     plan = plan_backup(known, numbers(master), told, state)
+
+    def changes_of(uid: int) -> FlagChanges:
+        return next((change for change, uids in plan.flags.items() if uid in uids), FlagChanges())
+
     after = {
-        uid: (guid, flags if (change := plan.flags.get(uid)) is None else (flags | change.added) - change.removed)
+        uid: (guid, (flags | changes_of(uid).added) - changes_of(uid).removed)
         for uid, (guid, flags) in own.items()
         if uid not in plan.expunged
     }

@@ -17,9 +17,9 @@ from protocol.values import UidSet
 from replicator.dsync.conversation import mailbox_sync
 from replicator.dsync.node_mail.read_mails import AT_ONCE
 from replicator.dsync.rules.mails.comparison import Told
+from replicator.dsync.rules.mails.flags import FlagChanges
 from replicator.dsync.rules.mails.merging import plan_merge
 from replicator.dsync.rules.mails.plan import Known, Plan
-from replicator.dsync.rules.mails.stored_mail import FlagChanges
 from replicator.dsync.wire.items import (
     Attribute,
     ChangeType,
@@ -127,7 +127,7 @@ async def test_a_sync_changes_more_mails_than_are_read_together(tmp_path: Path) 
             assert box is not None
             guids = [one.guid.hex() for one in await box.mails()]
             flagged = FlagChanges(added=frozenset({"\\Flagged"}))
-            await box.change_flags(dict.fromkeys(range(1, mails + 1), flagged))
+            await box.change_flags({flagged: range(1, mails + 1)})
             await box.expunge(range(1, gone + 1))
             await box.move({uid: uid + mails for uid in range(gone + 1, mails + 1)})
         shown = [(at + 1 + mails, guids[at], flagged.added) for at in range(gone, mails)]

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from replicator.dsync.rules.mails.stored_mail import StoredMail
 from replicator.dsync.rules.mails.telling import Account
 from replicator.dsync.rules.tree import INBOX, Adopt, Delete, Rename
 from replicator.dsync.users import Syncing
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailChange, TreeNode
 from replicator.errors import FolderNotFoundError, UnavailableError
+from replicator.mail.listing import ListedMessage
 from replicator.mail.mailstore import Folder, NewMessage, SavedMessage
 from replicator.mail.view import MailboxView
 from tests.dsync.dovecot import PASSWORD, Dovecot, dovecot, needs_dovecot
@@ -201,7 +201,7 @@ async def test_flags_that_are_cleared_during_a_sync_stay_so(two: Two) -> None:
 async def test_each_expunge_is_told_once(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     expunges, original = list[list[int]](), Account.changes
 
-    def noted(account: Account, mails: Iterable[StoredMail]) -> Iterator[MailChange]:
+    def noted(account: Account, mails: Iterable[ListedMessage]) -> Iterator[MailChange]:
         changes = [*original(account, mails)]
         expunges.append([change.uid for change in changes if change.type is ChangeType.EXPUNGE])
         return iter(changes)

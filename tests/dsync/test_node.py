@@ -16,7 +16,7 @@ import trustme
 
 from replicator.config import Address, CertificateConfig, DoveadmConfig, ListenConfig, default_config
 from replicator.dsync.node_mail.attribute_keys import CONFIGURED, OF_SERVER
-from replicator.dsync.rules.mails.stored_mail import FlagChanges
+from replicator.dsync.rules.mails.flags import FlagChanges
 from replicator.errors import MailError, QuotaExceededError, UnavailableError
 from replicator.mail.flags import MAX_KEYWORDS
 from replicator.mail.mailstore import NewMessage
@@ -438,7 +438,7 @@ async def test_a_uid_that_names_another_mail_by_then_is_left_alone(tmp_path: Pat
             await mail.renumber(view, {1: 3})
             await mail.renumber(view, {2: 4})
             await box.expunge([1, 2, 3, 4])
-            await box.change_flags({3: FlagChanges(added=frozenset({"\\Seen"}))})
+            await box.change_flags({FlagChanges(added=frozenset({"\\Seen"})): [3]})
             await box.move({4: 9})
         assert [(uid, flags) for uid, _, flags in await side.shown()] == [(3, frozenset()), (4, frozenset())]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import given
@@ -12,15 +11,14 @@ from protocol.values import UidSet
 from replicator.dsync.rules.mails.ascending import GrowingUids
 from replicator.dsync.rules.mails.comparison import ChangesSince, Comparison, Told, concerned
 from replicator.dsync.rules.mails.copies import COPIES_MAX, guid_of_copy
-from replicator.dsync.rules.mails.flags import FlagSide, merged_flags
+from replicator.dsync.rules.mails.flags import NO_FLAGS, FlagSide, merged_flags
 from replicator.dsync.rules.mails.merging import plan_merge
 from replicator.dsync.rules.mails.new_mails import NewMail, NewUids
 from replicator.dsync.rules.mails.placed_mails import Placed
 from replicator.dsync.rules.mails.plan import Known, Plan
-from replicator.dsync.rules.mails.stored_mail import NO_FLAGS, StoredMail
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange
-from tests.dsync.memory_replica import MemoryMail
+from replicator.mail.listing import NO_MESSAGES, ListedMessage, Listing
 
 FLAGS = st.frozensets(st.sampled_from("abc"))
 SIDES = st.builds(FlagSide, FLAGS, st.integers(1, 3), FLAGS, FLAGS).map(
@@ -54,7 +52,9 @@ def guid(name: str) -> str:
 
 
 def last_common_uid(changes: list[MailChange], own: dict[int, str], expunged: dict[int, str]) -> int:
-    mails = [MemoryMail(uid, bytes.fromhex(guid(name)), 1, NO_FLAGS, 0, 0) for uid, name in sorted(own.items())]
+    mails = Listing.of(
+        ListedMessage(uid, bytes.fromhex(guid(name)), 1, NO_FLAGS, 0, 0) for uid, name in sorted(own.items())
+    )
     comparison = Comparison(mails, {uid: bytes.fromhex(guid(name)) for uid, name in expunged.items()})
     for change in changes:
         comparison.take(change._replace(guid=guid(change.guid)))
@@ -144,13 +144,13 @@ def test_a_mail_keeps_a_uid_that_is_free_on_the_other_side() -> None:
     assert uidnext == 6
 
 
-def stored(uid: int, guid: int, modseq: int = 1) -> MemoryMail:
-    return MemoryMail(uid, bytes([guid]) * 16, modseq, NO_FLAGS, 0, 0)
+def stored(uid: int, guid: int, modseq: int = 1) -> ListedMessage:
+    return ListedMessage(uid, bytes([guid]) * 16, modseq, NO_FLAGS, 0, 0)
 
 
-def known(*mails: MemoryMail) -> Known:
+def known(*mails: ListedMessage) -> Known:
     uidnext = max(mail.uid for mail in mails) + 1
-    return Known(Mailbox(bytes(16), 1, uidnext, len(mails), uidnext, 99), mails, {}, {})
+    return Known(Mailbox(bytes(16), 1, uidnext, len(mails), uidnext, 99), Listing.of(mails), {}, {})
 
 
 def planned(own: Known, changes: list[MailChange], state: MailboxState | None = None, uidnext: int = 9) -> Plan:
@@ -160,7 +160,7 @@ def planned(own: Known, changes: list[MailChange], state: MailboxState | None = 
     return plan_merge(own, Mailbox(bytes(16), 1, uidnext, 0, uidnext, 99), told, state)
 
 
-def compared(mails: Sequence[StoredMail], changes: list[MailChange]) -> Told:
+def compared(mails: Listing, changes: list[MailChange]) -> Told:
     comparison = Comparison(mails, {})
     for change in changes:
         comparison.take(change)
@@ -189,7 +189,7 @@ def test_an_expunge_takes_no_mail_that_has_come_since() -> None:
 def test_guids_are_told_as_the_peer_writes_them() -> None:
     """Those of equal mails, too, of which nothing else is kept."""
     names = ["1795822339.M435804P29515.vm", "1795822339.M435804P29516.vm,S=21,W=24", "03" * 16]
-    mails = [MemoryMail(uid, guid_of(name), 1, NO_FLAGS, 0, 0) for uid, name in enumerate(names, 1)]
+    mails = Listing.of(ListedMessage(uid, guid_of(name), 1, NO_FLAGS, 0, 0) for uid, name in enumerate(names, 1))
     flags = [NO_FLAGS, frozenset({"a"}), NO_FLAGS]
     told = compared(mails, [MailChange(ChangeType.SAVE, uid, names[uid - 1], 1, flags[uid - 1]) for uid in (1, 2, 3)])
     told.identify(mails, {})
@@ -206,9 +206,9 @@ def test_a_mail_that_the_master_has_elsewhere_is_not_expunged() -> None:
 
 def test_copies_are_told_by_the_names_of_their_sources() -> None:
     name = "1795822339.M435804P29515.vm"
-    mail = MemoryMail(2, guid_of_copy(guid_of(name), 1), 1, NO_FLAGS, 0, 0)
-    told = compared([mail], [MailChange(ChangeType.SAVE, 2, name)])
-    told.identify([mail], {})
+    mail = ListedMessage(2, guid_of_copy(guid_of(name), 1), 1, NO_FLAGS, 0, 0)
+    told = compared(Listing.of([mail]), [MailChange(ChangeType.SAVE, 2, name)])
+    told.identify(Listing.of([mail]), {})
     assert (len(told.changes), told.name_of(mail)) == (0, name)
 
 
@@ -216,14 +216,14 @@ def test_copies_have_guids_of_their_own() -> None:
     source, other = b"\x0a" * 16, b"\x0b" * 16
     guids = (source, source, other, source)
     saves = [MailChange(ChangeType.SAVE, uid, guid.hex()) for uid, guid in enumerate(guids, 1)]
-    told = compared([], saves)
-    told.identify([], {})
+    told = compared(NO_MESSAGES, saves)
+    told.identify(NO_MESSAGES, {})
     own = {change.uid: change.guid for change in told.changes}
     assert own[1] == source
     assert own[3] == other
     assert told.sources == {own[2]: source, own[4]: source}
     assert len({*own.values()}) == 4
-    mails = [MemoryMail(uid, guid, 1, NO_FLAGS, 0, 0) for uid, guid in own.items()]
+    mails = Listing.of(ListedMessage(uid, guid, 1, NO_FLAGS, 0, 0) for uid, guid in own.items())
     again = compared(mails, saves[1:])
     assert (len(again.changes), again.sources) == (0, told.sources), "found again without the source"
     many = [MailChange(ChangeType.SAVE, uid, source.hex()) for uid in range(1, COPIES_MAX + 3)]

@@ -25,12 +25,11 @@ from replicator.dsync.conversation.requested_mails import RequestedMails
 from replicator.dsync.errors import DsyncError
 from replicator.dsync.replica import ReplicaMailbox
 from replicator.dsync.rules.attributes import attributes_to_take, attributes_to_tell
-from replicator.dsync.rules.mails.ascending import first_above
 from replicator.dsync.rules.mails.backup import plan_backup
 from replicator.dsync.rules.mails.comparison import ChangesSince, Comparison, Told, concerned, disputed
+from replicator.dsync.rules.mails.flags import FlagChanges, interned, lasting
 from replicator.dsync.rules.mails.merging import flags_of_moved, plan_merge
 from replicator.dsync.rules.mails.plan import Known, Plan
-from replicator.dsync.rules.mails.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.rules.mails.telling import Account
 from replicator.dsync.wire.fields import UID_MAX
 from replicator.dsync.wire.items import (
@@ -42,6 +41,7 @@ from replicator.dsync.wire.items import (
     MailRequest,
 )
 from replicator.errors import MailError
+from replicator.mail.listing import Listing
 
 CHANGES_MAX = 1_000_000
 """Mails, with expunged ones, of one mailbox: what is told of them is in memory."""
@@ -158,15 +158,15 @@ class MailboxSync:
         """The MODSEQ up to which both sides were equal; 0 if that is not known."""
         return self._state.last_common_modseq if self._state is not None else 0
 
-    async def _mails(self) -> Sequence[StoredMail]:
+    async def _mails(self) -> Listing:
         """Return the mails that have changed since the state, or else all."""
         if self._state is None:
             mails = await self._box.mails()
         else:
             mails = await self._box.changed(self._state.last_common_uid, self._state.last_common_modseq)
-        return mails[: first_above(mails, self._own.uidnext - 1)]  # the rest has just come
+        return mails[: mails.first_above(self._own.uidnext - 1)]  # the rest has just come
 
-    async def _known(self, mails: Sequence[StoredMail], expunged: Mapping[int, bytes], *, everything: bool) -> Known:
+    async def _known(self, mails: Listing, expunged: Mapping[int, bytes], *, everything: bool) -> Known:
         """Return what is known of the mails that the peer's changes concern, and of those that have changed.
 
         `everything`: of all, since the peer tells nothing.
@@ -180,25 +180,19 @@ class MailboxSync:
         uids = await _computed(partial(disputed, mails, told), mails, told.changes)
         changed = await self._box.flag_changes(self._since, uids)
 
-        def lasting() -> Mapping[int, FlagChanges]:
-            """Return what is left: a flag that was set and is gone is no news, nor one that was cleared and is back."""
-            there = ((mail, changed.get(mail.uid)) for mail in mails)
-            return {
-                mail.uid: FlagChanges(one.added & mail.flags, one.removed - mail.flags)
-                for mail, one in there
-                if one is not None
-            }
+        def news() -> Mapping[int, FlagChanges]:
+            return interned((uid, lasting(changes, mails.by_uid(uid).flags)) for uid, changes in changed.items())
 
-        return Known(self._own, mails, expunged, await _computed(lasting, mails), self._is_master)
+        return Known(self._own, mails, expunged, await _computed(news, changed), self._is_master)
 
-    async def _with_named(self, mails: Sequence[StoredMail]) -> Sequence[StoredMail]:
+    async def _with_named(self, mails: Listing) -> Listing:
         """Return these mails, and those that the peer's changes name, ascending by UID."""
         told, uidnext = self._told, self._own.uidnext
         uids, guids = await _computed(told.named, told.changes)
         named = await self._box.named(uids, guids)
 
-        def both() -> Sequence[StoredMail]:
-            return [*merge(mails, (mail for mail in named if mail.uid < uidnext), key=attrgetter("uid"))]
+        def both() -> Listing:
+            return Listing.of(merge(mails, named[: named.first_above(uidnext - 1)], key=attrgetter("uid")))
 
         return await _computed(both, mails, named)
 
@@ -207,13 +201,13 @@ class MailboxSync:
     async def _tell_attributes(self, own: Sequence[Attribute]) -> None:
         await self._peer.send_list(attributes_to_tell(own, self._state))
 
-    async def _tell_changes(self, known: Known, mails: Sequence[StoredMail]) -> None:
+    async def _tell_changes(self, known: Known, mails: Listing) -> None:
         """Tell this side's changes. `mails`: all, or with a state those that `known` has."""
         told, state = self._told, self._state
         moved = await _computed(partial(flags_of_moved, known, told, state), known.mails, told.changes)
         await self._peer.send_list(Account(known, told, state, moved).changes(mails))
 
-    async def _send_mails(self, mails: Sequence[StoredMail]) -> bool:
+    async def _send_mails(self, mails: Listing) -> bool:
         """Send the mails that the peer asks for, and return True if there are any."""
         requested = RequestedMails(self._peer, self._box, self._told, mails)
         await requested.receive(CHANGES_MAX)
@@ -240,7 +234,7 @@ class MailboxSync:
                 raise DsyncError("the peer sent too many annotations of a mailbox")
         return found
 
-    async def _received(self, mails: Sequence[StoredMail], expunged: Mapping[int, bytes]) -> Told:
+    async def _received(self, mails: Listing, expunged: Mapping[int, bytes]) -> Told:
         """Return what the peer's changes tell. `mails`: as `_mails` returns them."""
         state = self._state
         reading = Comparison(mails, expunged) if state is None else ChangesSince(state.last_common_uid)

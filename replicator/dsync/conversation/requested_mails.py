@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from contextlib import aclosing
 from heapq import merge
 from itertools import groupby
@@ -13,17 +12,16 @@ import trio
 from protocol.values import UidSet
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.replica import ReplicaMailbox
-from replicator.dsync.rules.mails.ascending import find
 from replicator.dsync.rules.mails.comparison import Told
-from replicator.dsync.rules.mails.stored_mail import StoredMail
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import Mail, MailRequest
+from replicator.mail.listing import NO_MESSAGES, ListedMessage, Listing
 
 
 class RequestedMails:
     """The requests of one list. Nearly all ask for mails as they were told: of these, only UIDs are kept."""
 
-    def __init__(self, peer: Peer, box: ReplicaMailbox, told: Told, mails: Sequence[StoredMail]) -> None:
+    def __init__(self, peer: Peer, box: ReplicaMailbox, told: Told, mails: Listing) -> None:
         """`mails`: those that may be asked for, ascending by UID."""
         self._peer = peer
         self._box = box
@@ -43,7 +41,7 @@ class RequestedMails:
         async with aclosing(self._peer.parts(MailRequest, most)) as parts:
             async for request in (one async for part in parts for one in part):
                 is_copied = bool(copied) and guid_of(request.guid) in copied
-                mail = None if is_copied else find(self._mails, request.uid)
+                mail = None if is_copied else self._mails.find(request.uid)
                 if mail is not None and request.guid == self._told.name_of(mail):
                     uids.append(mail.uid)
                 else:
@@ -52,10 +50,11 @@ class RequestedMails:
 
     async def send(self) -> None:
         """Send the mails, ascending by UID. One is sent once, however often it was requested."""
-        mails, found = self._mails, list[StoredMail]()
+        mails, found = self._mails, NO_MESSAGES
         if self._others:
-            found = await trio.to_thread.run_sync(lambda: [mail for mail in mails if self._guid(mail) in self._others])
-        as_told = ((mail, True) for uid in self._uids if (mail := find(mails, uid)) is not None)
+            named = (mail for mail in mails if self._guid(mail) in self._others)
+            found = await trio.to_thread.run_sync(Listing.of, named)
+        as_told = ((mail, True) for uid in self._uids if (mail := mails.find(uid)) is not None)
         for mail, is_as_told in merge(as_told, ((mail, False) for mail in found), key=lambda one: one[0].uid):
             if is_as_told:
                 await self._send_mail(mail, self._told.name_of(mail))
@@ -65,11 +64,11 @@ class RequestedMails:
             await self._peer.send(Mail(request.guid, request.uid, streams=False))
         await self._peer.end_list()
 
-    def _guid(self, mail: StoredMail) -> bytes:
+    def _guid(self, mail: ListedMessage) -> bytes:
         """Return the GUID by which the peer asks for a mail: for a copy, that of its source."""
         return self._told.sources.get(mail.guid, mail.guid)
 
-    async def _send_mail(self, mail: StoredMail, name: str) -> None:
+    async def _send_mail(self, mail: ListedMessage, name: str) -> None:
         text = await self._box.text(mail)
         saved_ms = mail.received_ms if mail.saved_ms is None else mail.saved_ms
         dates_s = mail.received_ms // 1000, saved_ms // 1000

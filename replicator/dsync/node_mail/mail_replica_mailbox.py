@@ -19,12 +19,12 @@ from replicator.dsync.node_mail.last_syncs import NO_UIDS, LastSync, annotated
 from replicator.dsync.node_mail.read_mails import AT_ONCE, ReadMails, in_parts
 from replicator.dsync.replica import SavedAs
 from replicator.dsync.rules.mails.ascending import GrowingUids
-from replicator.dsync.rules.mails.stored_mail import FlagChanges, StoredMail
+from replicator.dsync.rules.mails.flags import FlagChanges, interned
 from replicator.dsync.wire.items import Attribute, Mailbox
 from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError, UnavailableError
 from replicator.mail.flags import SYSTEM_FLAGS, keywords
-from replicator.mail.last_changes import AnnotationChange
-from replicator.mail.listing import Listing
+from replicator.mail.last_changes import AnnotationChange, FlagChange
+from replicator.mail.listing import ListedMessage, Listing
 from replicator.mail.mailstore import INBOX, CoreMailStore, Folder, NewMessage, ReceivedBody
 from replicator.mail.view import MailboxView, Message
 
@@ -73,7 +73,7 @@ class MailReplicaMailbox:
         self._is_by_state = False  # only what has changed since the last sync is read
         self._relied_on: Dot | None = None  # the mailbox's head as a state was found to tell all
         self._gone = dict[int, bytes]()  # as in a `LastSync`
-        self._taken_away = set[int]()  # UIDs of mails that this sync has expunged or moved
+        self._taken_away = GrowingUids()  # of mails that this sync has expunged or moved
         self._batch: list[NewMessage] = []
         self._batch_bytes = 0
         self._keywords: KeptKeywords | None = None  # once a mail is to have some
@@ -119,16 +119,19 @@ class MailReplicaMailbox:
         self.this_sync = replace(self.this_sync, expunged=uids)
         return gone
 
-    async def flag_changes(self, since: int, uids: Iterable[int]) -> Mapping[int, FlagChanges]:
+    async def flag_changes(self, since: int, uids: Sequence[int]) -> Mapping[int, FlagChanges]:
         """See `ReplicaMailbox`. Without a memory of the last sync, changes that it made are among them."""
-        last = self._last_sync or LastSync(b"", 0, 0, 0)
-        flags = await self._mail.flag_changes(self._folder, UidSet.of(uids), max(since, last.modseq))
-        found = dict[int, FlagChanges]()
-        for uid, changes in flags.items():
+        last, found = self._last_sync or LastSync(b"", 0, 0, 0), dict[int, FlagChanges]()
+
+        def of_users(uid: int, changes: Iterable[FlagChange]) -> FlagChanges:
             new = [one for one in changes if one.changed_ms >= last.at_ms]
             new = [one for one in new if uid not in last.own_flags.get((one.flag, one.is_set), NO_UIDS)]
             added = frozenset(one.flag for one in new if one.is_set)
-            found[uid] = FlagChanges(added, frozenset(one.flag for one in new if not one.is_set))
+            return FlagChanges(added, frozenset(one.flag for one in new if not one.is_set))
+
+        for some in in_parts(uids):
+            flags = await self._mail.flag_changes(self._folder, some, max(since, last.modseq))
+            found |= interned((uid, of_users(uid, changes)) for uid, changes in flags.items())
         return found
 
     async def can_tell_since(self, common_uid: int, common_modseq: int) -> bool:
@@ -171,7 +174,7 @@ class MailReplicaMailbox:
                 own_flags={change: own.uids() for change, own in self._own_flags.items()},
                 own_annotations=frozenset(self._own_annotations),
                 gone=self._gone,
-                uids=told.without(UidSet.of(self._taken_away)).union(came.uids()).up_to(common_uid),
+                uids=told.without(self._taken_away.uids()).union(came.uids()).up_to(common_uid),
             )
 
         self.this_sync = await trio.to_thread.run_sync(now)
@@ -183,7 +186,7 @@ class MailReplicaMailbox:
         for flag in removed:
             self._own_flags.setdefault((flag, False), GrowingUids()).add(uid)
 
-    async def text(self, mail: StoredMail) -> AsyncIterator[bytes] | None:
+    async def text(self, mail: ListedMessage) -> AsyncIterator[bytes] | None:
         """See `ReplicaMailbox`."""
         message = (await self._part(UidSet.of([mail.uid]))).messages.get(mail.uid)
         if message is None or message.guid != mail.guid:
@@ -321,20 +324,16 @@ class MailReplicaMailbox:
             await self._mail.expunge(view, UidSet.of(same))
             self._taken_away.update(same)
 
-    async def change_flags(self, changes: Mapping[int, FlagChanges]) -> None:
+    async def change_flags(self, changes: Mapping[FlagChanges, Sequence[int]]) -> None:
         """See `ReplicaMailbox`."""
-        alike: dict[FlagChanges, list[int]] = {}
-        for uid, change in changes.items():
-            usable = FlagChanges(await self._usable(change.added), change.removed)
-            if usable.added or usable.removed:
-                alike.setdefault(usable, []).append(uid)
-        for one, uids in alike.items():
-            for some in in_parts(uids):
+        for change, uids in changes.items():
+            added, removed = await self._usable(change.added), change.removed
+            for some in in_parts(uids) if added or removed else ():
                 view = await self._part(some)
                 same = [uid for uid in view.messages if self._read.is_same(view, uid)]
                 for uid in same:
-                    self._own(uid, one.added, one.removed)
-                await self._mail.store_flags(view, UidSet.of(same), added=one.added, removed=one.removed)
+                    self._own(uid, added, removed)
+                await self._mail.store_flags(view, UidSet.of(same), added=added, removed=removed)
 
     async def take_uidvalidity(self, uidvalidity: int) -> None:
         """See `ReplicaMailbox`."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from replicator.dsync.rules.mails.stored_mail import StoredMail
 from replicator.dsync.wire.items import ChangeType, MailChange
+from replicator.mail.listing import ListedMessage
 
 
 class CommonUid:
@@ -21,7 +21,7 @@ class CommonUid:
         self.uid = 0
         self.is_found = False  # whatever changes come
 
-    def note(self, change: MailChange, guid: bytes, own: StoredMail | None) -> None:
+    def note(self, change: MailChange, guid: bytes, own: ListedMessage | None) -> None:
         """Note the next change, with its GUID as this side has it, beside this side's mail with that UID."""
         if self.is_found:
             return

@@ -6,17 +6,18 @@ mail nothing is kept, so a comparison takes memory for what differs.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from protocol.values import UidSet
-from replicator.dsync.rules.mails.ascending import AscendingTexts, GrowingUids, find, first_above
+from replicator.dsync.rules.mails.ascending import AscendingTexts, GrowingUids
 from replicator.dsync.rules.mails.common_uid import CommonUid
 from replicator.dsync.rules.mails.copies import is_copy, named_here, with_free_guids
 from replicator.dsync.rules.mails.peer_changes import PeerChanges
-from replicator.dsync.rules.mails.stored_mail import StoredMail
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import ChangeType, MailChange
+from replicator.mail.listing import ListedMessage, Listing
 
 
 @dataclass(slots=True)
@@ -37,7 +38,7 @@ class Told:
     equal_names: AscendingTexts = field(default_factory=AscendingTexts)
     sources: dict[bytes, bytes] = field(default_factory=dict)
 
-    def name_of(self, mail: StoredMail) -> str:
+    def name_of(self, mail: ListedMessage) -> str:
         """Return the GUID of a mail of this side as the peer writes it, if it has told."""
         return self.equal_names.find(mail.uid) or self.names.get(mail.guid) or mail.guid.hex()
 
@@ -59,7 +60,7 @@ class Told:
         """Return the UIDs of all changes, and the GUIDs of mails that are there: own mails with these are concerned."""
         return UidSet.ascending(self.changes.uids), {*self.changes.saved_guids()}
 
-    def identify(self, mails: Sequence[StoredMail], expunged: Mapping[int, bytes]) -> None:
+    def identify(self, mails: Listing, expunged: Mapping[int, bytes]) -> None:
         """Give copies of a mail GUIDs of their own, beside those of `mails`, and note what the peer calls these."""
         self._separate_copies(mails, expunged)
         are_named_otherwise = self.changes.names or self.sources
@@ -68,7 +69,7 @@ class Told:
             for guid in own.intersection((change.guid, self.sources.get(change.guid, change.guid))):
                 self.note_name(guid, self.name_of_peers(change.uid, change.guid))
 
-    def _separate_copies(self, mails: Sequence[StoredMail], expunged: Mapping[int, bytes]) -> None:
+    def _separate_copies(self, mails: Listing, expunged: Mapping[int, bytes]) -> None:
         def is_told(uid: int) -> bool:
             change = self.changes.find(uid)
             return change is not None and change.type is not ChangeType.FLAGS
@@ -77,7 +78,7 @@ class Told:
         kept = [mail.guid for mail in old if not is_told(mail.uid)]
 
         def here(uid: int) -> bytes:
-            mail = find(mails, uid)
+            mail = mails.find(uid)
             return mail.guid if mail is not None else expunged.get(uid, b"")
 
         with_free_guids(self.changes, here, kept, self.sources)
@@ -110,7 +111,7 @@ def _guid_of(change: MailChange) -> bytes:
 class Comparison:
     """The peer's changes, taken one after another beside the mails of this side, both ascending by UID."""
 
-    def __init__(self, mails: Sequence[StoredMail], expunged: Mapping[int, bytes]) -> None:
+    def __init__(self, mails: Listing, expunged: Mapping[int, bytes]) -> None:
         """`mails`: all of this side. `expunged`: GUIDs of those that were expunged, by UID."""
         self._mails = mails
         self._at = 0  # of the first one that was not passed yet
@@ -142,7 +143,7 @@ class Comparison:
         self.told.recent = self._recent.uids()
         return self.told
 
-    def _guid_here(self, change: MailChange, mail: StoredMail | None) -> bytes:
+    def _guid_here(self, change: MailChange, mail: ListedMessage | None) -> bytes:
         """Return the GUID that a change's mail has here; nothing if it has none. `mail`: the own one with its UID."""
         here = mail.guid if mail is not None else self._expunged.get(change.uid)
         if here is None:
@@ -155,39 +156,39 @@ class Comparison:
         self.told.note_name(guid, change.guid)
         return named_here(guid, here, self.told.sources)
 
-    def _own(self, uid: int) -> StoredMail | None:
+    def _own(self, uid: int) -> ListedMessage | None:
         """Return the own mail with this UID, and note those below it that the peer has not told of."""
         mails, at = self._mails, self._at
         if at < len(mails) and mails[at].uid < uid:
-            at = first_above(mails, uid - 1)
+            at = mails.first_above(uid - 1)
             self._lacking.append(range(self._at, at))
         mail = mails[at] if at < len(mails) and mails[at].uid == uid else None
         self._at = at if mail is None else at + 1
         return mail
 
 
-def _is_equal(change: MailChange, guid: bytes, mail: StoredMail) -> bool:
+def _is_equal(change: MailChange, guid: bytes, mail: ListedMessage) -> bool:
     return guid == mail.guid and change.flags == mail.flags and change.type is ChangeType.SAVE
 
 
-def concerned(mails: Sequence[StoredMail], told: Told) -> Sequence[StoredMail]:
+def concerned(mails: Listing, told: Told) -> Listing:
     """Return those of all mails of this side that the peer's changes may concern, ascending by UID."""
     guids = shared_guids(mails, told.changes)
     uids = UidSet.ascending(told.changes.uids).union(told.lacking)
-    return [
+    return Listing.of(
         mail
         for mail in mails
         if mail.uid > told.common_uid or mail.guid in guids or mail.uid in uids or is_copy(mail.guid)
-    ]
+    )
 
 
-def disputed(mails: Sequence[StoredMail], told: Told) -> Sequence[int]:
+def disputed(mails: Listing, told: Told) -> Sequence[int]:
     """Return the UIDs of those of these mails that the peer has, too, by UID or GUID."""
     guids = shared_guids(mails, told.changes)
-    return [mail.uid for mail in mails if mail.uid not in told.lacking or mail.guid in guids]
+    return array("I", (mail.uid for mail in mails if mail.uid not in told.lacking or mail.guid in guids))
 
 
-def shared_guids(mails: Sequence[StoredMail], changes: PeerChanges) -> set[bytes]:
+def shared_guids(mails: Listing, changes: PeerChanges) -> set[bytes]:
     """Return the GUIDs that own mails and the peer's have, in memory for the fewer ones."""
 
     def own() -> Iterable[bytes]:

@@ -11,8 +11,8 @@ from hashlib import sha256
 from itertools import chain
 
 from replicator.dsync.rules.mails.peer_changes import PeerChanges
-from replicator.dsync.rules.mails.stored_mail import StoredMail
 from replicator.dsync.wire.items import ChangeType
+from replicator.mail.listing import ListedMessage
 
 MARK = bytes.fromhex("c0 91 e5 d5 7c")
 """The beginning of the GUIDs of copies. One in 2**40 other mails has it, too, which costs work only."""
@@ -35,7 +35,7 @@ def is_copy(guid: bytes) -> bool:
     return guid.startswith(MARK)
 
 
-def have_copies(mails: Iterable[StoredMail]) -> bool:
+def have_copies(mails: Iterable[ListedMessage]) -> bool:
     """Return True if there are copies among these mails of this side."""
     return any(is_copy(mail.guid) for mail in mails)
 

@@ -7,16 +7,42 @@ changed later. MODSEQs of both sides can be compared: each raises its own to the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 NO_FLAGS: frozenset[str] = frozenset()
 
 
-def flag_difference(now: frozenset[str], wanted: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
+@dataclass(frozen=True, slots=True)
+class FlagChanges:
+    """Flags of a mail that are set and cleared; false if there are none."""
+
+    added: frozenset[str] = NO_FLAGS
+    removed: frozenset[str] = NO_FLAGS
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed)
+
+
+def flag_difference(now: frozenset[str], wanted: frozenset[str]) -> FlagChanges:
     """Return the flags to set, and those to clear. Case does not matter, as IMAP and Dovecot have it."""
     have, want = ({flag.casefold() for flag in flags} for flags in (now, wanted))
     added = frozenset(flag for flag in wanted if flag.casefold() not in have)
-    return added, frozenset(flag for flag in now if flag.casefold() not in want)
+    return FlagChanges(added, frozenset(flag for flag in now if flag.casefold() not in want))
+
+
+def lasting(changes: FlagChanges, flags: frozenset[str]) -> FlagChanges:
+    """Return what is left of changes of a mail that has these flags now.
+
+    A flag that was set and is gone is no news, nor one that was cleared and is back.
+    """
+    return FlagChanges(changes.added & flags, changes.removed - flags)
+
+
+def interned(changes: Iterable[tuple[int, FlagChanges]]) -> dict[int, FlagChanges]:
+    """Return these changes by UID, without empty ones. Equal ones are one object, which takes less memory."""
+    alike = dict[FlagChanges, FlagChanges]()
+    return {uid: alike.setdefault(one, one) for uid, one in changes if one}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from replicator.dsync.rules.mails.ascending import first_above
 from replicator.dsync.rules.mails.comparison import Told, shared_guids
 from replicator.dsync.rules.mails.copies import repeated
 from replicator.dsync.rules.mails.flags import FlagSide, flag_difference, merged_flags
@@ -13,8 +12,8 @@ from replicator.dsync.rules.mails.new_mails import Each, NewMail, NewUids
 from replicator.dsync.rules.mails.peer_changes import PeerChange
 from replicator.dsync.rules.mails.placed_mails import Placed, PlacedMails
 from replicator.dsync.rules.mails.plan import NO_CHANGES, Known, Plan, change_flags
-from replicator.dsync.rules.mails.stored_mail import StoredMail
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState
+from replicator.mail.listing import ListedMessage
 
 
 def plan_merge(known: Known, theirs: Mailbox, told: Told, state: MailboxState | None) -> Plan:
@@ -23,13 +22,13 @@ def plan_merge(known: Known, theirs: Mailbox, told: Told, state: MailboxState | 
     if state is not None:
         absent = _absent(known, told)
         since = state.last_common_modseq
-        plan.expunged = [uid for uid in absent if _takes(told.changes.by_uid(uid), known.mail(uid), since)]
+        plan.expunged = [uid for uid in absent if _takes(told.changes.by_uid(uid), known.mails.by_uid(uid), since)]
     else:
         absent = [*told.lacking.up_to(told.common_uid)]
         plan.expunged = [*absent]
     _merge_common(plan, known, told, ChangeType.SAVE if state is None else ChangeType.FLAGS, {*absent})
     for uid, flags in flags_of_moved(known, told, state).items():
-        change_flags(plan, known.mail(uid), flags)
+        change_flags(plan, known.mails.by_uid(uid), flags)
     _place_new(plan, known, told, theirs.uidnext)
     _merge_returned(plan, known, told)
     _keep_unseen(plan, known, absent, told)
@@ -39,7 +38,7 @@ def plan_merge(known: Known, theirs: Mailbox, told: Told, state: MailboxState | 
 def _absent(known: Known, told: Told) -> Sequence[int]:
     """Return the UIDs of own mails that the peer has had, and has expunged since the state."""
     gone = (change.uid for change in told.changes if change.type is ChangeType.EXPUNGE)
-    return [uid for uid in gone if uid <= told.common_uid and known.find(uid) is not None]
+    return [uid for uid in gone if uid <= told.common_uid and known.mails.find(uid) is not None]
 
 
 def _merge_common(plan: Plan, known: Known, told: Told, kind: ChangeType, absent: AbstractSet[int]) -> None:
@@ -47,7 +46,7 @@ def _merge_common(plan: Plan, known: Known, told: Told, kind: ChangeType, absent
     for change in told.changes:
         if change.uid > told.common_uid:
             return
-        mail = known.find(change.uid) if change.type is kind and change.uid not in absent else None
+        mail = known.mails.find(change.uid) if change.type is kind and change.uid not in absent else None
         if mail is not None and _is_of(change, mail):
             _merge_flags(plan, change, mail, known)
 
@@ -55,9 +54,9 @@ def _merge_common(plan: Plan, known: Known, told: Told, kind: ChangeType, absent
 def _place_new(plan: Plan, known: Known, told: Told, peer_uidnext: int) -> None:
     """Note where the mails come or move that one side has above the common UID."""
     changes = told.changes
-    own = known.mails[first_above(known.mails, told.common_uid) :]
+    own = known.mails[known.mails.first_above(told.common_uid) :]
 
-    def own_mail(mail: StoredMail) -> NewMail:
+    def own_mail(mail: ListedMessage) -> NewMail:
         return NewMail(told.name_of(mail), mail.uid, mail.guid)
 
     def peers_mail(at: int) -> NewMail:
@@ -73,7 +72,7 @@ def _place_new(plan: Plan, known: Known, told: Told, peer_uidnext: int) -> None:
     first, kept, given = new.uidnext, PlacedMails(), PlacedMails()
     for mail in new:
         if mail.own is not None and mail.peers is not None:
-            _merge_new(plan, changes.by_uid(mail.peers), known.mail(mail.own), known)
+            _merge_new(plan, changes.by_uid(mail.peers), known.mails.by_uid(mail.own), known)
         if mail.own != mail.uid:
             (kept if mail.uid < first else given).add(mail)
     kept.sort()
@@ -85,7 +84,7 @@ def _place_new(plan: Plan, known: Known, told: Told, peer_uidnext: int) -> None:
 def _leave_out_copies(plan: Plan, known: Known, told: Told) -> None:
     """Leave out copies of which there are too many. Up to the first one, at least, both sides are equal."""
     placed, here = plan.placed, shared_guids(known.mails, told.changes)
-    here.difference_update(known.mail(uid).guid for uid in plan.expunged)
+    here.difference_update(known.mails.by_uid(uid).guid for uid in plan.expunged)
     several = repeated(lambda: (mail.guid for mail in placed if mail.comes), len(placed))
     if not here and not several:
         return
@@ -99,16 +98,16 @@ def _leave_out_copies(plan: Plan, known: Known, told: Told) -> None:
             plan.common_uid = min(plan.common_uid, mail.uid - 1, mail.peers - 1)
 
 
-def _merge_new(plan: Plan, change: PeerChange, mail: StoredMail, known: Known) -> None:
+def _merge_new(plan: Plan, change: PeerChange, mail: ListedMessage, known: Known) -> None:
     """Note the flags of a mail that both sides have above the common UID. There, Dovecot looks at no flags."""
     wanted = _merged(change, mail, known)
     change_flags(plan, mail, wanted)
-    plan.untold_flags = plan.untold_flags or any(flag_difference(change.flags, wanted))
+    plan.untold_flags = plan.untold_flags or bool(flag_difference(change.flags, wanted))
 
 
 def _merge_returned(plan: Plan, known: Known, told: Told) -> None:
     """Note the flags of mails that the master has under other UIDs now, as a sync with another node made it."""
-    expunged = {mail.guid: mail for mail in map(known.mail, plan.expunged)}
+    expunged = {mail.guid: mail for mail in map(known.mails.by_uid, plan.expunged)}
     for one in plan.placed if expunged else ():
         mail = expunged.get(one.guid)
         if mail is not None and one.comes and one.peers is not None:
@@ -123,13 +122,13 @@ def _keep_unseen(plan: Plan, known: Known, absent: Sequence[int], told: Told) ->
     """
     if not absent:
         return
-    expunged, guids = {*plan.expunged}, {known.mail(uid).guid for uid in absent}
+    expunged, guids = {*plan.expunged}, {known.mails.by_uid(uid).guid for uid in absent}
     elsewhere = guids.intersection(told.changes.saved_guids())
     elsewhere.difference_update(mail.guid for mail in plan.placed if mail.comes)
-    unseen = [uid for uid in absent if uid not in expunged or known.mail(uid).guid in elsewhere]
+    unseen = [uid for uid in absent if uid not in expunged or known.mails.by_uid(uid).guid in elsewhere]
     plan.expunged = sorted(expunged.difference(unseen))
     for uid in unseen:
-        plan.placed.add(Placed(known.mail(uid).guid, plan.uidnext, own=uid))
+        plan.placed.add(Placed(known.mails.by_uid(uid).guid, plan.uidnext, own=uid))
         plan.uidnext += 1
 
 
@@ -148,18 +147,18 @@ def flags_of_moved(known: Known, told: Told, state: MailboxState | None) -> Mapp
             if not before:
                 break
             before.pop(change.guid, None)
-        elif known.find(change.uid) is None:
+        elif known.mails.find(change.uid) is None:
             before[change.guid] = change
     moved = [mail for mail in known.mails if mail.uid > told.common_uid and mail.guid in before] if before else []
     return {mail.uid: _merged(before[mail.guid], mail, known) for mail in moved}
 
 
-def _merge_flags(plan: Plan, change: PeerChange, mail: StoredMail, known: Known) -> None:
+def _merge_flags(plan: Plan, change: PeerChange, mail: ListedMessage, known: Known) -> None:
     """Note the flags that a mail is to have, if it has others now."""
     change_flags(plan, mail, _merged(change, mail, known))
 
 
-def _merged(change: PeerChange, mail: StoredMail, known: Known) -> frozenset[str]:
+def _merged(change: PeerChange, mail: ListedMessage, known: Known) -> frozenset[str]:
     ours = known.flag_changes.get(mail.uid, NO_CHANGES)
     peer = FlagSide(change.flags, change.modseq, change.added, change.removed)
     own = FlagSide(mail.flags, mail.modseq, ours.added, ours.removed)
@@ -167,10 +166,10 @@ def _merged(change: PeerChange, mail: StoredMail, known: Known) -> frozenset[str
     return merged_flags(master, remote)
 
 
-def _takes(expunge: PeerChange, mail: StoredMail, since: int) -> bool:
+def _takes(expunge: PeerChange, mail: ListedMessage, since: int) -> bool:
     """Return True if this mail was expunged. Without a GUID, only one that was here by a MODSEQ is known to be it."""
     return expunge.guid == mail.guid or (not expunge.guid and mail.modseq <= since)
 
 
-def _is_of(change: PeerChange, mail: StoredMail) -> bool:
+def _is_of(change: PeerChange, mail: ListedMessage) -> bool:
     return not change.guid or change.guid == mail.guid

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
-from enum import Enum, auto
+from array import array
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from replicator.dsync.rules.mails.placed_mails import Placed
@@ -39,9 +37,20 @@ class Each(Collection[NewMail], Generic[T]):
         return any(one == mail for one in self)
 
 
-class _Side(Enum):
-    OWN = auto()
-    PEER = auto()
+class _Side:
+    """One side's new mails. `partners`: for each, the UID of the same mail at the other side, or 0."""
+
+    def __init__(self, mails: Collection[NewMail], uidnext: int) -> None:
+        self.mails = mails
+        self.uidnext = uidnext
+        self.partners = array("I", bytes(array("I").itemsize * len(mails)))
+        self.passed = 0  # how many mails have had their turn
+        self.last_uid = 0  # of these
+
+    def next_partner(self, uid: int) -> int:
+        """Return the partner of the next mail, which has this UID, and pass it."""
+        self.passed, self.last_uid = self.passed + 1, uid
+        return self.partners[self.passed - 1]
 
 
 class NewUids:
@@ -55,61 +64,51 @@ class NewUids:
         self, own: Collection[NewMail], peers: Collection[NewMail], *, own_uidnext: int, peer_uidnext: int
     ) -> None:
         """`own` and `peers` ascend by UID, and are gone through more than once."""
-        self._mails = {_Side.OWN: own, _Side.PEER: peers}
-        self._own_uidnext, self._peer_uidnext = own_uidnext, peer_uidnext
+        self._own, self._peers = _Side(own, own_uidnext), _Side(peers, peer_uidnext)
         self.uidnext = max(own_uidnext, peer_uidnext)
 
     def __iter__(self) -> Iterator[Placed]:
-        shared = self._shared()
-        waiting = {side: _by_guid(mails, shared) for side, mails in self._mails.items()}
-        paired: set[tuple[_Side, int]] = set()
+        few, many = sorted((self._own, self._peers), key=lambda side: len(side.mails))
+        _find_partners(few, many)
         for side, mail in self._in_order():
-            if (side, mail.uid) in paired:
-                paired.remove((side, mail.uid))
-                continue
-            uids = {side: mail.uid}
-            if mail.guid in shared:
-                waiting[side][mail.guid].popleft()
-                other = _Side.PEER if side is _Side.OWN else _Side.OWN
-                if waiting[other][mail.guid]:
-                    uids[other] = waiting[other][mail.guid].popleft()
-                    paired.add((other, uids[other]))
-            yield self._placed(mail.guid, uids.get(_Side.OWN), uids.get(_Side.PEER))
-
-    def _shared(self) -> set[bytes]:
-        """Return the GUIDs that both sides have, in memory for the fewer ones."""
-        few, many = sorted(self._mails.values(), key=len)
-        guids = {mail.guid for mail in few}
-        return {mail.guid for mail in many if mail.guid in guids} if guids else guids
+            other = self._peers if side is self._own else self._own
+            partner = side.next_partner(mail.uid)
+            if partner and partner <= other.last_uid:
+                continue  # it has had its turn with its partner
+            own, peers = (mail.uid, partner) if side is self._own else (partner, mail.uid)
+            yield self._placed(mail.guid, own or None, peers or None)
 
     def _in_order(self) -> Iterator[tuple[_Side, NewMail]]:
         """Yield all mails, always the smaller one of the two that are next; if they are one mail, both."""
-        mine, theirs = map(iter, self._mails.values())
+        mine, theirs = iter(self._own.mails), iter(self._peers.mails)
         own, peers = next(mine, None), next(theirs, None)
         while own is not None or peers is not None:
             are_one = own is not None and peers is not None and own[1:] == peers[1:]
             is_own = peers is None or (own is not None and own <= peers)
             if own is not None and (are_one or is_own):
-                yield _Side.OWN, own
+                yield self._own, own
                 own = next(mine, None)
             if peers is not None and (are_one or not is_own):
-                yield _Side.PEER, peers
+                yield self._peers, peers
                 peers = next(theirs, None)
 
     def _placed(self, guid: bytes, own: int | None, peers: int | None) -> Placed:
         """Return where a mail goes: a UID may not stay if it is one that the other side has given to another mail."""
-        if own is not None and (own == peers or own >= self._peer_uidnext):
+        if own is not None and (own == peers or own >= self._peers.uidnext):
             return Placed(guid, own, own, peers)
-        if peers is not None and peers >= self._own_uidnext:
+        if peers is not None and peers >= self._own.uidnext:
             return Placed(guid, peers, own, peers)
         self.uidnext += 1
         return Placed(guid, self.uidnext - 1, own, peers)
 
 
-def _by_guid(mails: Iterable[NewMail], guids: AbstractSet[bytes]) -> defaultdict[bytes, deque[int]]:
-    """Return the UIDs of mails with these GUIDs."""
-    found: defaultdict[bytes, deque[int]] = defaultdict(deque)
-    for mail in mails if guids else ():
-        if mail.guid in guids:
-            found[mail.guid].append(mail.uid)
-    return found
+def _find_partners(few: _Side, many: _Side) -> None:
+    """Note which mails both sides have. If a side has a GUID several times, the first one counts."""
+    places = dict[bytes, int]()
+    for place, mail in enumerate(few.mails):
+        places.setdefault(mail.guid, place)
+    uids = array("I", (mail.uid for mail in few.mails))
+    for at, mail in enumerate(many.mails) if places else ():
+        place = places.pop(mail.guid, -1)
+        if place >= 0:
+            few.partners[place], many.partners[at] = mail.uid, uids[place]

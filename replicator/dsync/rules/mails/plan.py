@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from replicator.dsync.rules.mails.ascending import by_uid, find
-from replicator.dsync.rules.mails.flags import flag_difference
+from replicator.dsync.rules.mails.flags import FlagChanges, flag_difference
 from replicator.dsync.rules.mails.placed_mails import PlacedMails
-from replicator.dsync.rules.mails.stored_mail import FlagChanges, StoredMail
 from replicator.dsync.wire.items import Mailbox
+from replicator.mail.listing import ListedMessage, Listing
 
 NO_CHANGES = FlagChanges()
 
@@ -22,30 +22,23 @@ class Known:
     """
 
     numbers: Mailbox
-    mails: Sequence[StoredMail]
+    mails: Listing
     expunged: Mapping[int, bytes]
     flag_changes: Mapping[int, FlagChanges]
     is_master: bool = False
-
-    def find(self, uid: int) -> StoredMail | None:
-        """Return the mail with this UID."""
-        return find(self.mails, uid)
-
-    def mail(self, uid: int) -> StoredMail:
-        """Return the mail with this UID, which is there."""
-        return by_uid(self.mails, uid)
 
 
 @dataclass(slots=True)
 class Plan:
     """Steps to take, in this order; `placed` are mails that come or move, ascending by their new UIDs.
 
-    `returned`: flags of mails that come back here under other UIDs, by the peer's; others come with those of their
-    changes. `common_uid`: up to which both sides are equal then.
+    `flags`: UIDs of mails whose flags change, by the changes. `returned`: flags of mails that come back here under
+    other UIDs, by the peer's; others come with those of their changes. `common_uid`: up to which both sides are equal
+    then.
     """
 
     expunged: list[int] = field(default_factory=list)
-    flags: dict[int, FlagChanges] = field(default_factory=dict)
+    flags: dict[FlagChanges, array[int]] = field(default_factory=dict)
     placed: PlacedMails = field(default_factory=PlacedMails)
     returned: dict[int, frozenset[str]] = field(default_factory=dict)
     uidnext: int = 1
@@ -54,8 +47,8 @@ class Plan:
     untold_flags: bool = False  # mails of both sides above the common UID, which keep at the peer the flags that it has
 
 
-def change_flags(plan: Plan, mail: StoredMail, wanted: frozenset[str]) -> None:
-    """Note the changes after which a mail has these flags, if it has others now."""
-    added, removed = flag_difference(mail.flags, wanted)
-    if added or removed:
-        plan.flags[mail.uid] = FlagChanges(added, removed)
+def change_flags(plan: Plan, mail: ListedMessage, wanted: frozenset[str]) -> None:
+    """Note the changes after which a mail has these flags, if it has others now. This is called once for a mail."""
+    changes = flag_difference(mail.flags, wanted)
+    if changes:
+        plan.flags.setdefault(changes, array("I")).append(mail.uid)

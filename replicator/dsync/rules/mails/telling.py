@@ -13,8 +13,8 @@ from operator import attrgetter
 
 from replicator.dsync.rules.mails.comparison import Told
 from replicator.dsync.rules.mails.plan import NO_CHANGES, Known
-from replicator.dsync.rules.mails.stored_mail import StoredMail
 from replicator.dsync.wire.items import ChangeType, MailboxState, MailChange
+from replicator.mail.listing import ListedMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Account:
     state: MailboxState | None
     moved: Mapping[int, frozenset[str]]
 
-    def changes(self, mails: Iterable[StoredMail]) -> Iterator[MailChange]:
+    def changes(self, mails: Iterable[ListedMessage]) -> Iterator[MailChange]:
         """Yield this side's changes, ascending by UID: of these mails, and of expunged ones."""
         return merge(self._expunges(), filter(None, map(self._change, mails)), key=attrgetter("uid"))
 
@@ -39,7 +39,7 @@ class Account:
             if self.state is None or uid <= self.state.last_common_uid:
                 yield MailChange(ChangeType.EXPUNGE, uid, self.told.name_of_expunged(guid))
 
-    def _change(self, mail: StoredMail) -> MailChange | None:
+    def _change(self, mail: ListedMessage) -> MailChange | None:
         """Return what is told of a mail; None if that is nothing."""
         uid, modseq, state = mail.uid, mail.modseq, self.state
         if state is None or uid > state.last_common_uid:
