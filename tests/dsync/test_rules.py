@@ -180,7 +180,7 @@ def test_an_expunge_takes_no_mail_that_has_come_since() -> None:
     for guid, expunged in (("", [2]), ("02" * 16, [2, 3]), ("05" * 16, [])):
         gone = [MailChange(ChangeType.EXPUNGE, uid, guid.replace("2", f"{uid}")) for uid in (2, 3)]
         plan = planned(known(stored(1, 1), stored(2, 2, 50), stored(3, 3, 51)), gone, state)
-        assert plan.expunged == expunged
+        assert [*plan.expunged] == expunged
         assert [one.own for one in plan.placed] == sorted({2, 3} - {*expunged})
         assert all(one.uid >= 9 for one in plan.placed)
         assert plan.common_uid == 8
@@ -201,7 +201,7 @@ def test_a_mail_that_the_master_has_elsewhere_is_not_expunged() -> None:
     """It is the source of a copy that is not here."""
     changes = [MailChange(ChangeType.SAVE, 2, "01" * 16), MailChange(ChangeType.SAVE, 3, "03" * 16)]
     plan = planned(known(stored(1, 1), stored(3, 3)), changes, uidnext=4)
-    assert (plan.expunged, [*plan.placed]) == ([], [Placed(b"\1" * 16, 4, own=1)])
+    assert ([*plan.expunged], [*plan.placed]) == ([], [Placed(b"\1" * 16, 4, own=1)])
 
 
 def test_copies_are_told_by_the_names_of_their_sources() -> None:

@@ -7,8 +7,10 @@ mail nothing is kept, so a comparison takes memory for what differs.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import NamedTuple
 
 from protocol.values import UidSet
 from replicator.dsync.rules.mails.ascending import AscendingTexts, GrowingUids
@@ -189,14 +191,20 @@ def disputed(mails: Listing, told: Told) -> Sequence[int]:
 
 
 def shared_guids(mails: Listing, changes: PeerChanges) -> set[bytes]:
-    """Return the GUIDs that own mails and the peer's have, in memory for the fewer ones."""
+    """Return the GUIDs that own mails and the peer's have."""
+    theirs = Guids(lambda: (one.guid for one in changes if one.type is not ChangeType.EXPUNGE), len(changes))
+    return in_both(Guids(lambda: (mail.guid for mail in mails), len(mails)), theirs)
 
-    def own() -> Iterable[bytes]:
-        return (mail.guid for mail in mails)
 
-    def theirs() -> Iterable[bytes]:
-        return (change.guid for change in changes if change.type is not ChangeType.EXPUNGE)
+class Guids(NamedTuple):
+    """GUIDs of mails: `each` yields them, as often as it is called; they are so many at most."""
 
-    few, many = (own, theirs) if len(mails) < len(changes) else (theirs, own)
-    known = {*few()}
-    return known.intersection(many()) if known else known
+    each: Callable[[], Iterable[bytes]]
+    most: int
+
+
+def in_both(one: Guids, other: Guids) -> set[bytes]:
+    """Return the GUIDs that are in both, in memory for the fewer ones."""
+    few, many = sorted((one, other), key=attrgetter("most"))
+    found = {*few.each()} if few.most else set[bytes]()
+    return found.intersection(many.each()) if found else found

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from array import array
+from collections.abc import Collection, Mapping, Sequence
 
-from replicator.dsync.rules.mails.comparison import Told, shared_guids
+from protocol.values import UidSet
+from replicator.dsync.rules.mails.comparison import Guids, Told, in_both, shared_guids
 from replicator.dsync.rules.mails.copies import repeated
 from replicator.dsync.rules.mails.flags import FlagSide, flag_difference, merged_flags
 from replicator.dsync.rules.mails.new_mails import Each, NewMail, NewUids
@@ -20,13 +21,13 @@ def plan_merge(known: Known, theirs: Mailbox, told: Told, state: MailboxState | 
     """Return what to do, by what the peer has told. `state`: what was equal before, if the master knows it."""
     plan = Plan()
     if state is not None:
-        absent = _absent(known, told)
-        since = state.last_common_modseq
-        plan.expunged = [uid for uid in absent if _takes(told.changes.by_uid(uid), known.mails.by_uid(uid), since)]
+        absent, since = _absent(known, told), state.last_common_modseq
+        taken = (uid for uid in absent if _takes(told.changes.by_uid(uid), known.mails.by_uid(uid), since))
+        plan.expunged = array("I", taken)
     else:
-        absent = [*told.lacking.up_to(told.common_uid)]
-        plan.expunged = [*absent]
-    _merge_common(plan, known, told, ChangeType.SAVE if state is None else ChangeType.FLAGS, {*absent})
+        absent = array("I", told.lacking.up_to(told.common_uid))
+        plan.expunged = absent
+    _merge_common(plan, known, told, ChangeType.SAVE if state is None else ChangeType.FLAGS)
     for uid, flags in flags_of_moved(known, told, state).items():
         change_flags(plan, known.mails.by_uid(uid), flags)
     _place_new(plan, known, told, theirs.uidnext)
@@ -35,18 +36,18 @@ def plan_merge(known: Known, theirs: Mailbox, told: Told, state: MailboxState | 
     return plan
 
 
-def _absent(known: Known, told: Told) -> Sequence[int]:
+def _absent(known: Known, told: Told) -> array[int]:
     """Return the UIDs of own mails that the peer has had, and has expunged since the state."""
     gone = (change.uid for change in told.changes if change.type is ChangeType.EXPUNGE)
-    return [uid for uid in gone if uid <= told.common_uid and known.mails.find(uid) is not None]
+    return array("I", (uid for uid in gone if uid <= told.common_uid and known.mails.find(uid) is not None))
 
 
-def _merge_common(plan: Plan, known: Known, told: Told, kind: ChangeType, absent: AbstractSet[int]) -> None:
+def _merge_common(plan: Plan, known: Known, told: Told, kind: ChangeType) -> None:
     """Note the flags that mails are to have that both sides have had before. `kind`: of the changes that tell them."""
     for change in told.changes:
         if change.uid > told.common_uid:
             return
-        mail = known.mails.find(change.uid) if change.type is kind and change.uid not in absent else None
+        mail = known.mails.find(change.uid) if change.type is kind else None
         if mail is not None and _is_of(change, mail):
             _merge_flags(plan, change, mail, known)
 
@@ -107,9 +108,12 @@ def _merge_new(plan: Plan, change: PeerChange, mail: ListedMessage, known: Known
 
 def _merge_returned(plan: Plan, known: Known, told: Told) -> None:
     """Note the flags of mails that the master has under other UIDs now, as a sync with another node made it."""
-    expunged = {mail.guid: mail for mail in map(known.mails.by_uid, plan.expunged)}
-    for one in plan.placed if expunged else ():
-        mail = expunged.get(one.guid)
+    coming = Guids(lambda: (one.guid for one in plan.placed if one.comes), len(plan.placed))
+    shared = in_both(_guids(known, plan.expunged), coming)
+    expunged = map(known.mails.by_uid, plan.expunged if shared else ())
+    returned = {mail.guid: mail for mail in expunged if mail.guid in shared}
+    for one in plan.placed if returned else ():
+        mail = returned.get(one.guid)
         if mail is not None and one.comes and one.peers is not None:
             plan.returned[one.peers] = _merged(told.changes.by_uid(one.peers), mail, known)
 
@@ -120,16 +124,19 @@ def _keep_unseen(plan: Plan, known: Known, absent: Sequence[int], told: Told) ->
     Those have UIDs of other mails that were expunged there; or the peer has them under another UID only, so that they
     must not be expunged. `absent`: UIDs that the peer no longer has.
     """
-    if not absent:
-        return
-    expunged, guids = {*plan.expunged}, {known.mails.by_uid(uid).guid for uid in absent}
-    elsewhere = guids.intersection(told.changes.saved_guids())
+    elsewhere = in_both(_guids(known, absent), Guids(told.changes.saved_guids, len(told.changes)))
     elsewhere.difference_update(mail.guid for mail in plan.placed if mail.comes)
+    expunged = UidSet.ascending(plan.expunged)
     unseen = [uid for uid in absent if uid not in expunged or known.mails.by_uid(uid).guid in elsewhere]
-    plan.expunged = sorted(expunged.difference(unseen))
+    plan.expunged = array("I", expunged.without(UidSet.ascending(unseen)))
     for uid in unseen:
         plan.placed.add(Placed(known.mails.by_uid(uid).guid, plan.uidnext, own=uid))
         plan.uidnext += 1
+
+
+def _guids(known: Known, uids: Collection[int]) -> Guids:
+    """Return the GUIDs of these mails of this side."""
+    return Guids(lambda: (known.mails.by_uid(uid).guid for uid in uids), len(uids))
 
 
 def flags_of_moved(known: Known, told: Told, state: MailboxState | None) -> Mapping[int, frozenset[str]]:

@@ -37,7 +37,7 @@ class Plan:
     then.
     """
 
-    expunged: list[int] = field(default_factory=list)
+    expunged: array[int] = field(default_factory=lambda: array("I"))
     flags: dict[FlagChanges, array[int]] = field(default_factory=dict)
     placed: PlacedMails = field(default_factory=PlacedMails)
     returned: dict[int, frozenset[str]] = field(default_factory=dict)
