@@ -1,8 +1,9 @@
-"""Names of folders at another server, in annotations of the tree that only nodes set: UIDVALIDITYs and GUIDs.
+"""What nodes note of folders that another server has, too, in annotations of the tree that only nodes set.
 
 Two annotations tell a UIDVALIDITY that a folder keeps (design section 3). The one of the folder holds it. The one of
 the account names, for ever, the folder that has it: so of two folders that have got one UIDVALIDITY on two sides, the
-later one keeps it. A GUID by which a Dovecot knows a folder is told by an annotation of the account alone.
+later one keeps it. A GUID by which a Dovecot knows a folder is told by an annotation of the account alone. An
+annotation of the folder tells of a sync that has begun to place a Dovecot's mails there.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ FOREIGN_GUID = OWN + "guid/"
 """The beginning of the name of an annotation of the account; a GUID of a Dovecot's mailbox follows, in hexadecimal.
 
 The value is the id of the folder that Dovecots know by it, in hexadecimal. It stays when the folder is deleted.
+"""
+UNFINISHED_SYNC = OWN + "unfinished-sync/"
+"""The beginning of the name of an annotation of a folder; the hash of a Dovecot's name follows, in hexadecimal.
+
+The value is the last UID up to which both had the same mails as a sync began that has not ended, in decimal digits.
 """
 
 

@@ -115,6 +115,14 @@ class ReplicaMailbox(Protocol):
         """
         ...
 
+    async def unfinished(self) -> int | None:
+        """Return the last common UID of a sync with this peer that has begun to place mails, and has not ended."""
+        ...
+
+    async def note_unfinished(self, common_uid: int | None) -> None:
+        """Note the last common UID as a sync begins to place mails; None once all are placed."""
+        ...
+
     async def take_uidvalidity(self, uidvalidity: int) -> None:
         """Change the UIDVALIDITY of a mailbox that has never had mail."""
         ...

@@ -128,6 +128,11 @@ class Dovecot:
         """Lose all of a user's mail, as a disk does."""
         shutil.rmtree(self.directory / "mail" / user)
 
+    def forget_expunges(self, user: str) -> None:
+        """Let it forget which mails were expunged, as when its log has been rotated. With Maildirs, nothing is lost."""
+        for path in (self.directory / "mail" / user).rglob("dovecot.index*"):
+            path.unlink()
+
     def back_up(self, user: str, to: Path) -> None:
         """Copy a user's mail to a new directory."""
         subprocess.run(["cp", "-a", self.directory / "mail" / user, to], check=True)

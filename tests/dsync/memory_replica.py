@@ -55,6 +55,7 @@ class MemoryMailbox:
     annotations: dict[tuple[bool, str], Attribute] = field(default_factory=dict)
     meanwhile: Callable[[], object] | None = None  # what somebody does once a sync has read mails
     reads: int = 0  # how often a sync has read all mails
+    unfinished_uid: int | None = None
     read: set[int] = field(default_factory=set)  # UIDs of mails that this sync has read
 
     def next_modseq(self) -> int:
@@ -165,6 +166,12 @@ class MemoryMailbox:
         self.common_uid = common_uid
         self.state = MailboxState(self.mailbox_id, self.uidvalidity, common_uid, common_modseq, len(self.stored))
         self.synced_modseq = self.began_modseq
+
+    async def unfinished(self) -> int | None:
+        return self.unfinished_uid
+
+    async def note_unfinished(self, common_uid: int | None) -> None:
+        self.unfinished_uid = common_uid
 
     async def take_uidvalidity(self, uidvalidity: int) -> None:
         assert self.uidnext == 1

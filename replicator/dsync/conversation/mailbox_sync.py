@@ -51,9 +51,6 @@ AT_ONCE = 500
 
 MODSEQ_MAX = 2**63 - 1
 
-MOVE_S = 10.0
-"""Seconds in which mail that came meanwhile is moved, even where the sync breaks off."""
-
 ATTRIBUTES_MAX = 1_000
 ATTRIBUTE_BYTES_MAX = 64 << 10
 """Annotations of a mailbox, which are in memory, and the octets of each: as many as a folder here can have."""
@@ -117,7 +114,7 @@ class MailboxSync:
         if tells:
             has_changed = await self._send_mails(mails) or has_changed
         if takes:
-            await self._take_over(plan, attributes_to_take(own, attributes, self._state))
+            await self._take_over(known, plan, attributes_to_take(own, attributes, self._state))
         state = await self._new_state(plan, direction)
         await self._peer.send(state)
         theirs = await self._peer.one(MailboxState)
@@ -183,7 +180,8 @@ class MailboxSync:
         def news() -> Mapping[int, FlagChanges]:
             return interned((uid, lasting(changes, mails.by_uid(uid).flags)) for uid, changes in changed.items())
 
-        return Known(self._own, mails, expunged, await _computed(news, changed), self._is_master)
+        unfinished = await self._box.unfinished()
+        return Known(self._own, mails, expunged, await _computed(news, changed), self._is_master, unfinished)
 
     async def _with_named(self, mails: Listing) -> Listing:
         """Return these mails, and those that the peer's changes name, ascending by UID."""
@@ -264,7 +262,7 @@ class MailboxSync:
         except (DsyncError, MailError) as error:
             self.failure = error
 
-    async def _take_over(self, plan: Plan, attributes: Iterable[Attribute]) -> None:
+    async def _take_over(self, known: Known, plan: Plan, attributes: Iterable[Attribute]) -> None:
         """Take over the peer's changes. Where that fails, the rest of its mails is passed over."""
         work = partial(Placement, self._peer, self._box, plan, self._told)
         placement = await _computed(work, plan.placed)
@@ -272,26 +270,27 @@ class MailboxSync:
             await placement.pass_over_rest()
             return
         try:
-            await self._carry_out(plan, placement)
+            await self._carry_out(known, plan, placement)
             for attribute in attributes:
                 await self._box.set_attribute(attribute)
         except (DsyncError, MailError) as error:
             self.failure = error
             await placement.pass_over_rest()
 
-    async def _carry_out(self, plan: Plan, placement: Placement) -> None:
+    async def _carry_out(self, known: Known, plan: Plan, placement: Placement) -> None:
         """Take over the peer's changes while its mails come in."""
-        box = self._box
+        box, before = self._box, known.unfinished
+        if plan.can_strand:
+            await box.note_unfinished(min(self._told.common_uid, UID_MAX if before is None else before))
         if plan.expunged:
             await box.expunge(plan.expunged)
         if plan.flags:
             await box.change_flags(plan.flags)
-        try:
-            await placement.run()
-            await box.raise_numbers(uidnext=plan.uidnext, highestmodseq=self._theirs.highestmodseq)
-        finally:
-            with trio.move_on_after(MOVE_S, shield=True):
-                self._has_strangers = await self._move_strangers(plan, placement)
+        await placement.run()
+        await box.raise_numbers(uidnext=plan.uidnext, highestmodseq=self._theirs.highestmodseq)
+        self._has_strangers = await self._move_strangers(plan, placement)
+        if plan.can_strand or before is not None:
+            await box.note_unfinished(None)
 
     async def _move_strangers(self, plan: Plan, placement: Placement) -> bool:
         """Move mails that have come by other ways, or got other UIDs because of these, above those of the sync.

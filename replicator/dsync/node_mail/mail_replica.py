@@ -242,7 +242,7 @@ class MailReplica:
         modseq = (await self._mail.status(folder)).highestmodseq
         last_sync = self._last_sync(peer, mailbox_id, folder.mailbox_id)
         this_sync = LastSync(folder.mailbox_id, folder.uidvalidity, modseq, at_ms, change.head, change.annotated)
-        box = MailReplicaMailbox(self._mail, folder, mailbox_id, (last_sync, this_sync), self._open_scratch)
+        box = MailReplicaMailbox(self._mail, folder, (mailbox_id, peer), (last_sync, this_sync), self._open_scratch)
         yield box
         box.tell_left_out()
         if box.is_synced:

@@ -51,20 +51,23 @@ async def with_uidvalidity(mail: CoreMailStore, folder: Folder, uidvalidity: int
 
 
 class MailReplicaMailbox:
-    """One mailbox during a sync. `syncs`: the one before, if it is known, and this one."""
+    """One mailbox during a sync.
+
+    `names`: its GUID, and the peer's name. `syncs`: the one before, if it is known, and this one.
+    """
 
     def __init__(
         self,
         mail: CoreMailStore,
         folder: Folder,
-        guid: bytes,
+        names: tuple[bytes, str],
         syncs: tuple[LastSync | None, LastSync],
         open_scratch: Callable[[], BinaryIO],
     ) -> None:
         self.open_scratch = open_scratch
         self._mail = mail
         self._folder = folder
-        self._guid = guid
+        self._guid, self._peer = names
         self._last_sync, self.this_sync = syncs
         self._own_flags: dict[tuple[str, bool], GrowingUids] = {}
         self._own_annotations: set[str] = set()
@@ -334,6 +337,15 @@ class MailReplicaMailbox:
                 for uid in same:
                     self._own(uid, added, removed)
                 await self._mail.store_flags(view, UidSet.of(same), added=added, removed=removed)
+
+    async def unfinished(self) -> int | None:
+        """See `ReplicaMailbox`. All nodes know it, so the next sync may be with another one."""
+        return await self._mail.unfinished_sync(self._folder, self._peer)
+
+    async def note_unfinished(self, common_uid: int | None) -> None:
+        """See `ReplicaMailbox`."""
+        await self._save_batch()
+        await self._mail.note_unfinished_sync(self._folder, self._peer, common_uid)
 
     async def take_uidvalidity(self, uidvalidity: int) -> None:
         """See `ReplicaMailbox`."""

@@ -44,6 +44,20 @@ class CoreMailStore(MailStore, Protocol):
         """
         ...
 
+    async def unfinished_sync(self, folder: Folder, dovecot: str) -> int | None:
+        """Return the last common UID of a sync with this Dovecot that has begun to place its mails, and has not ended.
+
+        Return None if there is none.
+        """
+        ...
+
+    async def note_unfinished_sync(self, folder: Folder, dovecot: str, common_uid: int | None) -> None:
+        """Note the last common UID as a sync begins to place mails; None once it has ended.
+
+        Raises FolderNotFoundError; UnavailableError as `raise_numbers` does.
+        """
+        ...
+
     async def delete_seen(self, mailbox: MailboxView) -> None:
         """Delete a folder and the messages that the view shows. With others, it stays until these are gone.
 

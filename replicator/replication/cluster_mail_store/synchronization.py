@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from hashlib import sha256
 
 from protocol.values import UidSet
 from replicator.errors import UnavailableError
@@ -18,7 +19,7 @@ from replicator.replication.writes.requests import AnnotateRequest, RaiseRequest
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from resync.entry import NOWHERE
-from resync.names_elsewhere import FOREIGN_GUID, KEPT_UIDVALIDITY
+from resync.names_elsewhere import FOREIGN_GUID, KEPT_UIDVALIDITY, UNFINISHED_SYNC
 
 RENUMBERED_MAX = 500  # messages that get other UIDs by one entry
 
@@ -48,6 +49,22 @@ class SyncOperations(FolderOperations):
         await self._coordinator.readiness.wait(tree_of(folder.user))
         value = (FOREIGN_GUID + guid.hex(), folder.mailbox_id.hex().encode())
         await self._coordinator.submit(AnnotateRequest(folder.user, NOWHERE, (value,)))
+
+    async def unfinished_sync(self, folder: Folder, dovecot: str) -> int | None:
+        """See `CoreMailStore`."""
+        await self._coordinator.readiness.wait(tree_of(folder.user))
+        name = _unfinished(dovecot)
+        query = partial(queries.had_annotations, user=folder.user, mailbox_id=folder.mailbox_id, names=[name])
+        found = (await self._store.read(query)).get(name)
+        return None if found is None else int(found)
+
+    async def note_unfinished_sync(self, folder: Folder, dovecot: str, common_uid: int | None) -> None:
+        """See `CoreMailStore`."""
+        check_neighbours(self._coordinator)
+        await self._coordinator.readiness.wait(tree_of(folder.user))
+        value = None if common_uid is None else b"%d" % common_uid
+        request = AnnotateRequest(folder.user, folder.mailbox_id, ((_unfinished(dovecot), value),))
+        await self._coordinator.submit(request)
 
     async def keep_uidvalidity(self, folder: Folder, uidvalidity: int | None) -> Folder:
         """See `CoreMailStore`."""
@@ -137,3 +154,8 @@ def check_neighbours(coordinator: Coordinator) -> None:
     """Raise UnavailableError if a neighbour does not know entries that raise numbers."""
     for link in coordinator.connections.links:
         check_raises(link)
+
+
+def _unfinished(dovecot: str) -> str:
+    """Return the name of the annotation that tells of an unfinished sync with a Dovecot."""
+    return UNFINISHED_SYNC + sha256(dovecot.encode(errors="surrogateescape")).hexdigest()[:32]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Mapping, Sequence
 
-from protocol.values import UidSet
+from protocol.values import UID_MAX, UidSet
 from replicator.dsync.rules.mails.comparison import Guids, Told, in_both, shared_guids
 from replicator.dsync.rules.mails.copies import repeated
 from replicator.dsync.rules.mails.flags import FlagSide, flag_difference, merged_flags
 from replicator.dsync.rules.mails.new_mails import Each, NewMail, NewUids
 from replicator.dsync.rules.mails.peer_changes import PeerChange
 from replicator.dsync.rules.mails.placed_mails import Placed, PlacedMails
-from replicator.dsync.rules.mails.plan import NO_CHANGES, Known, Plan, change_flags
+from replicator.dsync.rules.mails.plan import NO_CHANGES, Known, Plan, can_strand_mail, change_flags
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState
 from replicator.mail.listing import ListedMessage
 
@@ -33,6 +33,7 @@ def plan_merge(known: Known, theirs: Mailbox, told: Told, state: MailboxState | 
     _place_new(plan, known, told, theirs.uidnext)
     _merge_returned(plan, known, told)
     _keep_unseen(plan, known, absent, told)
+    plan.can_strand = can_strand_mail(plan.placed, known.numbers.uidnext)
     return plan
 
 
@@ -121,13 +122,21 @@ def _merge_returned(plan: Plan, known: Known, told: Told) -> None:
 def _keep_unseen(plan: Plan, known: Known, absent: Sequence[int], told: Told) -> None:
     """Move mails that the peer never saw under their UIDs above all others, where it looks for new ones.
 
-    Those have UIDs of other mails that were expunged there; or the peer has them under another UID only, so that they
-    must not be expunged. `absent`: UIDs that the peer no longer has.
+    Those have UIDs of other mails that were expunged there; or the peer has them under another UID only, or a sync that
+    has not ended left them there, so that they must not be expunged. `absent`: UIDs that the peer no longer has.
     """
     elsewhere = in_both(_guids(known, absent), Guids(told.changes.saved_guids, len(told.changes)))
     elsewhere.difference_update(mail.guid for mail in plan.placed if mail.comes)
     expunged = UidSet.ascending(plan.expunged)
-    unseen = [uid for uid in absent if uid not in expunged or known.mails.by_uid(uid).guid in elsewhere]
+    safe_uid = UID_MAX if known.unfinished is None else known.unfinished
+
+    def is_unseen(uid: int) -> bool:
+        if uid not in expunged:
+            return True
+        guid, change = known.mails.by_uid(uid).guid, told.changes.find(uid) if uid > safe_uid else None
+        return guid in elsewhere or (uid > safe_uid and (change is None or change.guid != guid))
+
+    unseen = [*filter(is_unseen, absent)]
     plan.expunged = array("I", expunged.without(UidSet.ascending(unseen)))
     for uid in unseen:
         plan.placed.add(Placed(known.mails.by_uid(uid).guid, plan.uidnext, own=uid))

@@ -18,6 +18,9 @@ NO_CHANGES = FlagChanges()
 class Known:
     """This side's mail in the mailbox, and its memory of earlier syncs. `is_master`: this side has begun the sync.
 
+    `unfinished`: up to where mails were equal as a sync began that has not ended: the peer may never have seen those
+    above, wherever they are now.
+
     `mails`: those that have changed, or that the peer's changes concern, ascending by UID. Nothing is done to others.
     """
 
@@ -26,6 +29,7 @@ class Known:
     expunged: Mapping[int, bytes]
     flag_changes: Mapping[int, FlagChanges]
     is_master: bool = False
+    unfinished: int | None = None
 
 
 @dataclass(slots=True)
@@ -44,7 +48,19 @@ class Plan:
     uidnext: int = 1
     common_uid: int = 0
     own_uids: bool = False  # mails have other UIDs here than at the peer, so no common UID can be told
+    can_strand: bool = False  # see `can_strand_mail`
     untold_flags: bool = False  # mails of both sides above the common UID, which keep at the peer the flags that it has
+
+
+def can_strand_mail(placed: PlacedMails, uidnext: int) -> bool:
+    """Return True if own mail that the peer has not seen may lie below mail of the peer's while these are placed.
+
+    If the sync ends then, the next one would take it for expunged by the peer. That may be own mail that is still to
+    move, and new mail of others that gets a UID which the peer has left out. `uidnext`: of the mailbox before.
+    """
+    if not any(mail.comes for mail in placed):
+        return False
+    return any(mail.own is not None or mail.uid != uid for uid, mail in enumerate(placed, uidnext))
 
 
 def change_flags(plan: Plan, mail: ListedMessage, wanted: frozenset[str]) -> None:

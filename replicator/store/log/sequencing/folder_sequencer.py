@@ -35,6 +35,7 @@ from resync.names_elsewhere import (
     KEPT_UIDVALIDITY,
     OWN,
     UIDVALIDITY_HOLDER,
+    UNFINISHED_SYNC,
     held_by,
     holder_of,
     kept_in,
@@ -49,6 +50,8 @@ REMOVED_FACTOR = 10
 """Limit of a user's annotations with removed ones, which merges need, as a multiple of the limit without these."""
 
 _GUID = re.compile(rf"[0-9a-f]{{{2 * ID_BYTES}}}")
+_HASH = re.compile("[0-9a-f]{32}")
+_UID = re.compile(rb"[0-9]{1,10}")
 
 
 def _tree(user: str) -> MailboxKey:
@@ -168,6 +171,8 @@ def _name_elsewhere(
 ) -> Dot | None:
     """Set how a folder is named at another server. Raises as the two kinds do, and MailboxFullError."""
     (name, value), *others = wanted
+    if mailbox_id != NOWHERE and name.startswith(UNFINISHED_SYNC) and not others:
+        return _note_unfinished(tx, user, mailbox_id, name, value)
     if others or (name != KEPT_UIDVALIDITY if mailbox_id != NOWHERE else not name.startswith(FOREIGN_GUID)):
         raise InvalidNameError(f"annotations below {OWN} belong to the nodes")
     query = "SELECT COUNT(*) FROM annotation WHERE user = ? AND mailbox_id = ? AND substr(name, 1, ?) = ?"
@@ -177,6 +182,15 @@ def _name_elsewhere(
     if mailbox_id == NOWHERE:
         return _know_as(tx, user, name, value)
     return _keep_uidvalidity(tx, user, mailbox_id, value)
+
+
+def _note_unfinished(tx: Transaction, user: str, mailbox_id: bytes, name: str, value: bytes | None) -> Dot | None:
+    """Note the last common UID of a sync that has begun, or with None that it has ended. Raises InvalidNameError."""
+    if not _HASH.fullmatch(name.removeprefix(UNFINISHED_SYNC)) or (value is not None and not _UID.fullmatch(value)):
+        raise InvalidNameError("a sync that has begun is noted by the hash of a name, and a UID")
+    if queries.had_annotations(tx.connection, user, mailbox_id, [name]).get(name) == value:
+        return head_of(tx, _tree(user))
+    return commit(tx, _tree(user), [FolderAnnotate(mailbox_id, ((name, value),))]).dot
 
 
 def _know_as(tx: Transaction, user: str, name: str, value: bytes | None) -> Dot | None:
