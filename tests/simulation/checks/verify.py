@@ -8,7 +8,7 @@ says that it has seen them. A client was told that such an entry was safe only i
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,6 @@ from replicator.mail.mailstore import Folder, read_all
 from replicator.store.attachments.sweep import sweep
 from replicator.store.bodies.attachment_references import RecordedHolders
 from replicator.store.db import queries
-from replicator.store.db.chain import Chain
 from replicator.store.db.queries import MailboxKey
 from resync.entry import (
     NOWHERE,
@@ -38,6 +37,7 @@ from tests.attachments.file_systems.memory import MemoryFiles
 from tests.replication.cluster import Node
 from tests.replication.network import decoded
 from tests.simulation.checks.bodies import holds_bodies
+from tests.simulation.checks.known_history import KnownHistory
 from tests.simulation.checks.retention import end_retention
 from tests.simulation.records.cache import Cache
 from tests.simulation.records.history import FlagChange, History, Placement, TreeChange
@@ -66,7 +66,7 @@ async def verify(world: World, caches: Iterable[Cache]) -> None:
         check_tally(machine.node.store)
     rows = _rows(node)
     chains = {chain.id: chain for chain in queries.chains_of(connection_of(node.store), None)}
-    known = _Known(history, node.store.context, chains)
+    known = KnownHistory(history, node.store.context, chains)
     flags = _last_flag_changes(known)
     for mailbox_id in rows.keys() | known.mailboxes():
         _check_mailbox(known, mailbox_id, rows.get(mailbox_id, {}), flags)
@@ -96,53 +96,8 @@ def _rows(node: Node) -> dict[bytes, dict[bytes, Row]]:
     }
 
 
-class _Known:
-    """The part of the history that is not lost: the entries in these logs or, without them, in what these chains show.
-
-    Chains count only where disks were lost: a merge may have learned a branch as a state before its log was gone.
-    """
-
-    def __init__(self, history: History, context: dict[str, int], chains: dict[bytes, Chain]) -> None:
-        self.history = history
-        self._context = context
-        self._chains = chains if history.has_lost_disks else {}
-        self.abandoned = {dot for dot, chain_id in history.abandoned.items() if not chains[chain_id].has_seen(dot)}
-        self._added: dict[bytes, dict[Placement, bytes]] = defaultdict(dict)
-        for placement, added in history.added.items():
-            if self.has(placement[0]):
-                self._added[added.mailbox_id][placement] = added.guid
-
-    def has(self, dot: Dot) -> bool:
-        if self._context.get(dot.origin, 0) >= dot.seq:
-            return dot not in self.abandoned
-        chain = self._chains.get(self.history.chain_of.get(dot, b""))
-        return chain is not None and chain.has_seen(dot)
-
-    def mailboxes(self) -> set[bytes]:
-        return set(self._added)
-
-    def by_guid(self, mailbox_id: bytes) -> dict[bytes, list[Placement]]:
-        found: dict[bytes, list[Placement]] = defaultdict(list)
-        for placement, guid in self._added[mailbox_id].items():
-            found[guid].append(placement)
-        return found
-
-    def is_expunged(self, placement: Placement) -> bool:
-        return any(map(self.has, self.history.expunged.get(placement, ())))
-
-    def stays(self, mailbox_id: bytes, guid: bytes) -> bool:
-        """Return True if a message that a node has moved from the mailbox is still there.
-
-        It is there by another placement, or a disk was lost with the expunge.
-        """
-        placements = self.by_guid(mailbox_id).get(guid, ())
-        is_expunged = {placement: self.is_expunged(placement) for placement in placements}
-        was_lost = any(placement in self.history.expunged and not is_expunged[placement] for placement in placements)
-        return was_lost or {*is_expunged.values()} == {True, False}
-
-
 def _check_mailbox(
-    known: _Known, mailbox_id: bytes, rows: dict[bytes, Row], flags: dict[Placement, dict[str, FlagChange]]
+    known: KnownHistory, mailbox_id: bytes, rows: dict[bytes, Row], flags: dict[Placement, dict[str, FlagChange]]
 ) -> None:
     by_guid = known.by_guid(mailbox_id)
     unexplained = [row for row in rows.values() if row.guid not in by_guid]
@@ -160,7 +115,7 @@ def _check_mailbox(
             assert row.visible_flags() == expected, f"{placements} has {row.visible_flags()}, not as last stamped"
 
 
-def _last_flag_changes(known: _Known) -> dict[Placement, dict[str, FlagChange]]:
+def _last_flag_changes(known: KnownHistory) -> dict[Placement, dict[str, FlagChange]]:
     """Return the last change of each flag of each placement."""
     found: dict[Placement, dict[str, FlagChange]] = defaultdict(dict)
     for (placement, flag), changes in known.history.flagged.items():
@@ -197,7 +152,7 @@ def _check_saved_once(history: History) -> None:
     assert not twice, f"bodies that were saved once became several mails: {twice}"
 
 
-def _check_uids(known: _Known, node: Node, rows: dict[bytes, dict[bytes, Row]]) -> None:
+def _check_uids(known: KnownHistory, node: Node, rows: dict[bytes, dict[bytes, Row]]) -> None:
     """Check P3: a UID that was ever shown for two messages, at any nodes, is out of use."""
     for mailbox_id, found in rows.items():
         uidvalidity = uidvalidity_of(connection_of(node.store), mailbox_id)
@@ -217,7 +172,7 @@ def _moved_along(changes: Sequence[TreeChange], mailbox_id: bytes) -> bool:
     return any(dot == last and name.startswith(f"{change.name}/") for dot, change in renames)
 
 
-def _check_trees(known: _Known, node: Node) -> None:
+def _check_trees(known: KnownHistory, node: Node) -> None:
     connection = connection_of(node.store)
     changes = sorted(
         (change for change in known.history.tree if known.has(change.dot)), key=lambda one: (one.stamp, one.dot)
@@ -285,7 +240,7 @@ def _check_annotations(connection: queries.Connection, user: str, changes: Seque
             assert Stamp(found.time, found.sid) >= stamp, f"a later value of annotation {name} of {user} is lost"
 
 
-def _check_abandoned(known: _Known, rows: dict[bytes, dict[bytes, Row]]) -> None:
+def _check_abandoned(known: KnownHistory, rows: dict[bytes, dict[bytes, Row]]) -> None:
     """Check that acknowledged mail of abandoned entries was saved again, unless a client has expunged it."""
     shown = {row.guid for found in rows.values() for row in found.values()}
     history = known.history
@@ -295,17 +250,12 @@ def _check_abandoned(known: _Known, rows: dict[bytes, dict[bytes, Row]]) -> None
         assert not is_owed or added.guid in shown | expunged, f"mail {number} of {dot}, which was abandoned, is lost"
 
 
-def _check_ledger(world: World, known: _Known, node: Node, rows: dict[bytes, dict[bytes, Row]]) -> None:
+def _check_ledger(world: World, known: KnownHistory, node: Node, rows: dict[bytes, dict[bytes, Row]]) -> None:
     """Check the requests and promises of clients, independently of what nodes have numbered."""
     lost: set[tuple[bytes | None, bytes]] = set()
     for placement, added in known.history.added.items():
         if not known.has(placement[0]):
             lost |= {(added.mailbox_id, added.content_hash), (None, added.content_hash)}
-    hash_of = {added.guid: added.content_hash for added in known.history.added.values()}
-    extra: Counter[bytes] = Counter()
-    for guid, moves in known.history.moved.items():
-        stays = {source for source, _ in moves if known.stays(source, guid)}
-        extra[hash_of[guid]] += len(stays | {destination for _, destination in moves}) - 1
     gone = connection_of(node.store).execute("SELECT mailbox_id FROM folder WHERE deleted = 1")
     existing = rows.keys() - {mailbox_id for (mailbox_id,) in gone} - known.history.emptied
     by_mailbox = {mailbox_id: found.values() for mailbox_id, found in rows.items()}
@@ -315,7 +265,9 @@ def _check_ledger(world: World, known: _Known, node: Node, rows: dict[bytes, dic
         world.ledger.check_annotations(
             homes, lambda user, home: queries.annotations_of(connection_of(node.store), user, home)
         )
-    world.ledger.check(by_mailbox, existing, lambda mailbox_id, content_hash: (mailbox_id, content_hash) in lost, extra)
+    world.ledger.check(
+        by_mailbox, existing, lambda mailbox_id, content_hash: (mailbox_id, content_hash) in lost, known.extra_copies()
+    )
     if not known.history.has_lost_disks:
         world.ledger.check_gone(by_mailbox)
 
@@ -367,7 +319,7 @@ async def _check_attachments(node: Node) -> None:
     assert held == recorded_holders, f"held by {held}, recorded {recorded_holders}, {attachments.in_flight()} in flight"
 
 
-async def _check_caches(known: _Known, world: World, caches: Iterable[Cache]) -> None:
+async def _check_caches(known: KnownHistory, world: World, caches: Iterable[Cache]) -> None:
     """Check that a cache from any node becomes right at any node, by the changes since then."""
     nodes = [machine.node for machine in world.up()]
     for number, cache in enumerate(caches):
