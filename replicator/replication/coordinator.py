@@ -6,7 +6,6 @@ Clients' changes go to `writes.router`, requests of peers to `peer_requests`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -29,7 +28,7 @@ from protocol.commands import (
     Settled,
 )
 from protocol.stream_codec import ProtocolError
-from protocol.values import Context, Dot, sid_of
+from protocol.values import Context, Dot
 from replicator.config import Config
 from replicator.replication import timing
 from replicator.replication.bodies import Bodies
@@ -50,9 +49,9 @@ from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.links.object_entries import RemoteEntries
 from replicator.replication.links.rival_runs import HOW_TO_PART
 from replicator.replication.log import entry_lines
+from replicator.replication.log.acknowledgements import Acknowledgements
 from replicator.replication.log.disk_shortage import DiskShortage
 from replicator.replication.log.feeds import Feed, Feeds
-from replicator.replication.log.sender import check_claims
 from replicator.replication.log.settled import SettledLogs
 from replicator.replication.mastership.elections import Elections
 from replicator.replication.mastership.handover import Handover
@@ -119,8 +118,6 @@ class Coordinator:
             patience_s=config.mastership.timeout_s,
         )
         self._met_others = trio.Event()  # set once this node, which may be behind, has met its peers or had time to
-        self.lagging_peers = LaggingPeers(self._owed, config.mastership.timeout_s, timing.STALLED_S)
-        self.durability = Durability(config.durability, self._others, self.lagging_peers)
         self._stall_detector = StallDetector(
             # A peer may have received the last sign of life one heartbeat before this node stood still.
             config.mastership.timeout_s - config.mastership.heartbeat_s,
@@ -138,6 +135,8 @@ class Coordinator:
             routes_changed=self._routes_changed,
             outlived=self._outlived,
         )
+        self.lagging_peers = LaggingPeers(self.elections.owed, config.mastership.timeout_s, timing.STALLED_S)
+        self.durability = Durability(config.durability, self._others, self.lagging_peers)
         self.mastership = Mastership(
             config.mastership, self.elections, peers=peers, pulse=self._stall_detector, catch_up=self._catch_up
         )
@@ -230,6 +229,7 @@ class Coordinator:
             disk_shortage=self.disk_shortage,
             clock_ms=environment.clock_ms,
         )
+        self.acknowledgements = Acknowledgements(store, self.elections, self.feeds, self.durability)
         self.overdue_entries = OverdueEntries(
             store,
             self.feeds,
@@ -369,7 +369,7 @@ class Coordinator:
                 self.elections.received(link, command)
                 self._note_component()
             case Ack():
-                self._acknowledged(link, command)
+                self.acknowledgements.received(link, command)
             case Hello():
                 self.admission.renewed(link, command)
             case Settled():
@@ -382,7 +382,7 @@ class Coordinator:
     def asked_for_log(self, link: PeerLink, log: Log) -> Reply:
         """See `LinkHandler`."""
         reply = self.feeds.on(link).sender.asked(log)
-        self._holds(link.sid, log.context)
+        self.acknowledgements.holds(link.sid, log.context)
         self.readiness.heard(link, log.context)
         return reply
 
@@ -403,39 +403,6 @@ class Coordinator:
     def _links_kept_up_with(self) -> list[PeerLink]:
         """Return the links to nodes that get an entry soon after it is numbered."""
         return [link for link in self.connections.links if link.sid not in self.lagging_peers]
-
-    def _owed(self, sid: str) -> dict[str, int]:
-        """Return the context that a node is to get from this one.
-
-        A node that is no neighbour acknowledges to this node only entries that were numbered here, so only these count.
-        """
-        is_neighbour, ships = self.connections.link(sid) is not None, self.elections.ships
-        authors = {
-            author
-            for author in {*map(sid_of, self.store.context)} - {sid}
-            if author == self.sid or (is_neighbour and ships(author, sid))
-        }
-        return {origin: seq for origin, seq in self.store.context.items() if sid_of(origin) in authors}
-
-    def _acknowledged(self, link: PeerLink, ack: Ack) -> None:
-        """Count an ACK, and pass it on if the entry's author is reached over this node. Raises ProtocolError."""
-        claim = Dot(ack.origin, ack.seq)
-        check_claims(self.store, (claim,))
-        if ack.sid is None:
-            self.feeds.on(link).sender.acked(ack)
-        holder, author, table = ack.sid or link.sid, sid_of(ack.origin), self.mastership.table
-        if holder not in table.component:
-            return
-        self._holds(holder, (claim,))
-        if table.next_hop_from(link.sid, author) == self.sid and (onward := self.mastership.toward(author)) is not None:
-            onward.post(Ack(ack.origin, ack.seq, holder))
-
-    def _holds(self, sid: str, claims: Iterable[Dot]) -> None:
-        """Count the claims as on a node's disk.
-
-        Claims of origins unknown here are dropped, to save memory: no client waits for their entries.
-        """
-        self.durability.acknowledged(sid, {origin: seq for origin, seq in claims if origin in self.store.context})
 
     def _note_component(self) -> None:
         self.durability.changed()

@@ -29,7 +29,7 @@ from master_election.links import LinkTable, LinkUpdate
 from master_election.number_bounds import is_believed
 from protocol.commands import Dropped, Links, Master, RefusalCode, Refused, Reply, Root, Who
 from protocol.stream_codec import ProtocolError
-from protocol.values import context_dots
+from protocol.values import context_dots, sid_of
 from replicator.config import Config
 from replicator.replication import timing
 from replicator.replication.links.link import LinkDownError, PeerLink
@@ -142,6 +142,19 @@ class Elections:
     def ships(self, origin: str, neighbour: str) -> bool:
         """See `log.sender.Ships`."""
         return self.table.ships(origin, neighbour)
+
+    def owed(self, sid: str) -> dict[str, int]:
+        """See `writes.lagging_peers.Owed`.
+
+        A node that is no neighbour acknowledges to this node only entries that were numbered here, so only these count.
+        """
+        is_neighbour = self._link_to(sid) is not None
+        authors = {
+            author
+            for author in {*map(sid_of, self._store.context)} - {sid}
+            if author == self.sid or (is_neighbour and self.ships(author, sid))
+        }
+        return {origin: seq for origin, seq in self._store.context.items() if sid_of(origin) in authors}
 
     def toward(self, sid: str) -> PeerLink | None:
         """Return the link by which a node is reached, if it can be."""
