@@ -5,7 +5,7 @@ Relations between them are asserted in tests/replication/test_timing.py.
 
 from __future__ import annotations
 
-# ---- links/link.py
+# ---- links/expected_replies.py
 
 LINK_REPLY_S = 45.0
 """Until a reply is overdue: longer than a peer takes to answer, plus the reply's time on the line."""
@@ -13,6 +13,9 @@ LINK_REPLY_LARGE_S = 75.0
 """The same for replies that may queue behind other large ones."""
 LINK_REPLY_LONG_S = 600.0
 """The same for requests that hash all rows anew, or that bring large attachments."""
+
+# ---- links/link.py
+
 LINK_SLOW_S = 2.0
 """Until a PING without a reply is stuck behind other traffic, as other replies may be."""
 

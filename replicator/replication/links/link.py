@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -18,29 +18,7 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from protocol.commands import (
-    Command,
-    Done,
-    FetchBodies,
-    FetchCheckpoints,
-    FetchGuid,
-    FetchHash,
-    FetchPart,
-    FetchUid,
-    Hello,
-    Log,
-    Mbox,
-    Offer,
-    Ping,
-    Ranges,
-    RefusalCode,
-    Refused,
-    Reply,
-    Rows,
-    Save,
-    SyncMailbox,
-    SyncNode,
-)
+from protocol.commands import Command, Done, Hello, Log, Mbox, Ping, RefusalCode, Refused, Reply
 from protocol.framing import Frame
 from protocol.parser import parse
 from protocol.stream_codec import (
@@ -54,6 +32,7 @@ from protocol.stream_codec import (
     is_large,
 )
 from replicator.replication import timing
+from replicator.replication.links.expected_replies import has_large_reply, patience_s
 from replicator.runtime.environment import ThreadRunner
 from replicator.runtime.process.loop_watch import doing
 from replicator.runtime.signals import Signal
@@ -71,24 +50,9 @@ OUTPUT_MAX_BYTES = OUTPUT_BYTES + (80 << 20)  # one message, and what does not w
 MAX_NUMBERS = 10_000  # mailboxes that have a number in one direction; the least recently used one gives up its number
 CHUNKS_AT_ONCE = 64  # requested of the peer: leaves room for other requests however many attachments are fetched
 OFFERS_AT_ONCE = 2  # made to the peer: one fills the line, and the next begins while that one ends
-CONTENT_AT_ONCE = 8  # large replies to the peer: each is in memory until it is sent
+LARGE_REPLIES_AT_ONCE = 8  # to the peer: each is in memory until it is sent
 COMMANDS_AT_ONCE = 50  # read without a pause for others: a millisecond
 MAX_REQUESTS = 1024  # of the peer that are being answered; more are refused
-
-
-_PATIENCE_S: Mapping[type, float] = {
-    **dict.fromkeys(
-        (FetchHash, FetchBodies, FetchCheckpoints, FetchGuid, FetchUid, FetchPart, SyncNode, SyncMailbox, Ranges, Rows),
-        timing.LINK_REPLY_LARGE_S,
-    ),
-    **dict.fromkeys((Save, Offer), timing.LINK_REPLY_LONG_S),
-}
-_CONTENT = FetchHash | FetchBodies | FetchCheckpoints | FetchGuid | FetchUid | FetchPart | Ranges | Rows
-
-
-def _patience_s(command: Command) -> float:
-    is_anew = isinstance(command, SyncMailbox) and command.anew
-    return timing.LINK_REPLY_LONG_S if is_anew else _PATIENCE_S.get(type(command), timing.LINK_REPLY_S)
 
 
 class Traffic(NamedTuple):
@@ -178,7 +142,7 @@ class PeerLink:
         self._answered = Signal()
         self.chunk_turn = trio.Semaphore(CHUNKS_AT_ONCE)  # acquired by each request for a chunk
         self.offer_turn = trio.Semaphore(OFFERS_AT_ONCE)
-        self._content_turn = trio.Semaphore(CONTENT_AT_ONCE)
+        self._large_turn = trio.Semaphore(LARGE_REPLIES_AT_ONCE)
         self._received_bytes = 0
         self._heartbeat_s = 0.0
         # When the last answered PING was sent, and when the last late reply to one came.
@@ -260,7 +224,7 @@ class PeerLink:
         try:
             command = command(self) if callable(command) else command
             self.post(command, tag)
-            with trio.move_on_after(_patience_s(command)):
+            with trio.move_on_after(patience_s(command)):
                 return await receive.receive()
             while not self.is_quick:
                 with trio.move_on_after(timing.LINK_SLOW_S):
@@ -374,7 +338,7 @@ class PeerLink:
 
     async def _answer(self, handler: LinkHandler, tag: str, command: Command, number: int) -> None:
         try:
-            async with self._content_turn if isinstance(command, _CONTENT) else nullcontext():
+            async with self._large_turn if has_large_reply(command) else nullcontext():
                 reply = await handler.answer(self, command)
                 await self.room()
                 self._reply(tag, reply)

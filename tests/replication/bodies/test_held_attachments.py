@@ -426,4 +426,4 @@ async def test_requests_of_a_slow_peer_do_not_fill_memory(
                     nursery.start_soon(back.request, FetchPart(hashlib.sha256(LOGO).digest(), 0))
                 await trio.sleep(1)
                 nursery.cancel_scope.cancel()
-        assert 0 < len(answered) <= 2 * link.CONTENT_AT_ONCE
+        assert 0 < len(answered) <= 2 * link.LARGE_REPLIES_AT_ONCE

@@ -312,7 +312,7 @@ async def test_nodes_that_offer_to_each_other_do_not_deadlock(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(links, "CHUNKS_AT_ONCE", 1)
-    monkeypatch.setattr(links, "CONTENT_AT_ONCE", 1)
+    monkeypatch.setattr(links, "LARGE_REPLIES_AT_ONCE", 1)
     async with cluster(tmp_path, autojump_clock, 2, copies=2) as nodes:
         for sid in nodes.sids:
             for number in range(4):
