@@ -76,7 +76,7 @@ def guids(replica: MemoryReplica) -> set[bytes]:
 
 
 async def two_sides_with_gaps(server: Dovecot) -> MemoryReplica:
-    """Let Dovecot forget which mails had UIDs that the other side has given to a new mail."""
+    """Let Dovecot forget that it had a mail under a UID that the other side gives to a new one."""
     random, replica = Random(1), MemoryReplica()
     inbox = replica.create(INBOX, b"\xff" * 16)
     for number in range(2):
@@ -85,11 +85,10 @@ async def two_sides_with_gaps(server: Dovecot) -> MemoryReplica:
         assert (await Master(server, address).sync()).returncode == 0
     for number in range(4):
         server.save(USER, b"Subject: e%d\r\n\r\n" % number + 20 * (900 * b"x" + b"\r\n"))
-    for uid in (3, 5):
+    for uid in (3, 4):
         await DovecotSide(server).expunge(uid)
     server.forget_expunges(USER)
-    for number in range(3):
-        inbox.append(random.randbytes(16), b"Subject: r%d\r\n\r\n" % number)
+    inbox.append(random.randbytes(16), b"Subject: r\r\n\r\n")
     return replica
 
 
@@ -114,7 +113,7 @@ async def test_the_connection_may_end_anywhere(direction: str, *, gaps: bool) ->
         async with door(lambda _: replica) as address:
             assert (await Master(server, address).sync()).returncode == 0
         assert await MemorySide(replica, Random(1)).shown() == await DovecotSide(server).shown()
-        assert len(await DovecotSide(server).shown()) == 7, "each mail is there once"
+        assert len(await DovecotSide(server).shown()) == (5 if gaps else 7), "each mail is there once"
         assert limit > 2 * step
 
 

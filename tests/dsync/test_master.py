@@ -306,3 +306,24 @@ async def test_refusals_change_nothing() -> None:
     with pytest.raises(DovecotUnreachableError, match="cannot be reached"):
         await begin(address, lambda _: replica)
     assert replica == before
+
+
+@pytest.mark.parametrize("begins", ["here", "there"])
+async def test_percent_signs_in_names_stay(tmp_path: Path, begins: str) -> None:
+    """Dovecot takes them for the beginnings of codes of characters in names that it is told."""
+    with listening_dovecot() as (server, node_calls):
+        server.do("mailbox", "create", "-u", USER, "-s", "%there/50%off")
+        async with one_node(tmp_path) as mail, door(node_replicas(mail, wall_clock_ms)) as dovecot_calls:
+            for name in ("%41b", "here%"):
+                await mail.create_folder(USER, name)
+                await mail.subscribe(USER, name, subscribed=True)
+            for _ in range(2):
+                if begins == "here":
+                    await sync(node_calls, node_replicas(mail, wall_clock_ms))
+                else:
+                    done = await Master(server, dovecot_calls).sync()
+                    assert (done.returncode, done.stderr) == (0, b"")
+                names = {"%there", "%there/50%off", "%41b", "here%"}
+                assert {*server.folders(USER)} | {"%there"} == names
+                assert {one.name for one in await mail.folders(USER)} == {"INBOX", *names}
+                assert {*server.subscriptions(USER)} == {*await mail.subscriptions(USER)} == names - {"%there"}

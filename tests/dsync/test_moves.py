@@ -206,3 +206,31 @@ async def test_dovecots_names_stay_while_some_are_left_for_the_next_sync(
             changes = await mail.tree_changes(USER)
             ours = {one.name: one.guid.hex() for one in changes.folders if not one.deleted and one.name != "INBOX"}
             assert ours == {name: guid for name, (guid, _) in wanted.items()}
+
+
+@needs_dovecot
+@pytest.mark.parametrize(
+    "deeds",
+    [
+        ["rename X Z", "create X", "rename Z X/P"],
+        ["rename X Z", "create X", "rename Z X/P", "rename Y X/P/Y"],
+        ["rename X/below Z", "rename X Y/X", "rename Z X"],
+    ],
+)
+async def test_a_folder_is_moved_below_a_new_one_that_has_its_name(tmp_path: Path, deeds: list[str]) -> None:
+    with dovecot(SDBOX) as server:
+        for name in ("X", "X/below", "Y"):
+            server.do("mailbox", "create", "-u", USER, name)
+        async with one_node(tmp_path) as mail, door(node_replicas(mail, lambda: time.time_ns() // 10**6)) as address:
+            master = Master(server, address)
+            assert (await master.sync()).returncode == 0
+            await trio.sleep(1.1)  # Dovecot counts in seconds
+            for kind, *names in map(str.split, deeds):
+                server.do("mailbox", kind, "-u", USER, *names)
+            wanted = server.folders(USER)
+            for _ in range(2):
+                assert (await master.sync()).returncode in {0, 2}
+            changes = await mail.tree_changes(USER)
+            ours = {one.name: one.guid.hex() for one in changes.folders if not one.deleted and one.name != "INBOX"}
+            assert ours == {name: guid for name, (guid, _) in server.folders(USER).items()}
+            assert ours == {name: guid for name, (guid, _) in wanted.items()}

@@ -205,14 +205,14 @@ def _deletions(own: Tree, peer: Tree) -> Iterator[Step]:
 def _names_of(name: Name, other: TreeNode | None, own: Tree, peer: Tree) -> list[tuple[int, Name]]:
     """Return the names of a mailbox at both sides with the times when it was given them, the last one first.
 
-    Of a name and one above it, the upper one is the first: Dovecot moves no folder below a name that it has.
+    If the name here lies below the one there, that is the first: Dovecot moves no folder below a name that it has.
     """
-    names = [(own.renamed_s(name), name)]
-    if other is not None and INBOX not in {name, other.name}:
-        names.append((peer.renamed_s(other.name), other.name))
-    shorter = min((one for _, one in names), key=len)
-    is_above = all(one[: len(shorter)] == shorter for _, one in names)
-    return sorted(names, key=lambda one: (is_above and one[1] == shorter, one), reverse=True)
+    ours = (own.renamed_s(name), name)
+    if other is None or INBOX in {name, other.name}:
+        return [ours]
+    theirs = (peer.renamed_s(other.name), other.name)
+    is_below = name[: len(other.name)] == other.name
+    return [theirs, ours] if is_below else sorted((ours, theirs), reverse=True)
 
 
 def _targets(names: Mapping[bytes, Sequence[tuple[int, Name]]], own: Tree, peer: Tree) -> dict[bytes, Name]:

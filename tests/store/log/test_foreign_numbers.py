@@ -20,7 +20,7 @@ from replicator.store.log.sequencing.folder_sequencer import REMOVED_FACTOR
 from replicator.store.log.sequencing.sequencer import NewMail, NewUid
 from resync.entry import NOWHERE, FolderAnnotate, MailAdd, Raise
 from resync.folder_tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP
-from resync.names_elsewhere import FOREIGN_GUID, KEPT_UIDVALIDITY, UIDVALIDITY_HOLDER, held_by
+from resync.names_elsewhere import FOREIGN_GUID, KEPT_UIDVALIDITY, UIDVALIDITY_HOLDER, UNFINISHED_SYNC, held_by
 from resync.state import MERGE_HEADROOM, RAISED_MODSEQ_MAX, RISEN_MAX
 from tests.store import consistency
 from tests.store.branching import TREE
@@ -490,3 +490,25 @@ def test_holder_that_makes_no_sense_is_passed_over(node: MemoryNode, value: byte
 def _annotate_as_a_faulty_node(tx: Transaction, value: bytes) -> None:
     kept = FolderAnnotate(A, ((KEPT_UIDVALIDITY, b"%d" % KEPT),))
     numbering.commit(tx, TREE, [kept, FolderAnnotate(NOWHERE, ((f"{UIDVALIDITY_HOLDER}{KEPT}", value),))])
+
+
+# ---- syncs that have begun
+
+
+def noting(name: str, value: bytes | None) -> Job[Dot | None]:
+    return lambda tx: folder_sequencer.annotate(tx, ALICE, A, [(UNFINISHED_SYNC + name, value)])
+
+
+def test_sync_is_noted_at_its_folder_until_it_has_ended(node: MemoryNode) -> None:
+    node.write(creating("a", A))
+    one, other = "11" * 16, "22" * 16
+    begun = node.write(noting(one, b"7"))
+    assert node.write(noting(one, b"7")) == begun, "the head that has it already"
+    node.write(noting(other, b"4294967294"))
+    names = [UNFINISHED_SYNC + one, UNFINISHED_SYNC + other]
+    assert [*queries.had_annotations(node.connection, ALICE, A, names).values()] == [b"7", b"4294967294"]
+    node.write(noting(one, None))
+    assert [*queries.had_annotations(node.connection, ALICE, A, names).values()] == [None, b"4294967294"]
+    for name, value in ((one, b""), (one, b"-1"), (one, b"12345678901"), ("x" * 32, b"1"), (f"{one}/x", b"1")):
+        with pytest.raises(InvalidNameError, match="a sync that has begun"):
+            node.write(noting(name, value))

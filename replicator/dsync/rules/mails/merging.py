@@ -125,16 +125,18 @@ def _keep_unseen(plan: Plan, known: Known, absent: Sequence[int], told: Told) ->
     Those have UIDs of other mails that were expunged there; or the peer has them under another UID only, or a sync that
     has not ended left them there, so that they must not be expunged. `absent`: UIDs that the peer no longer has.
     """
-    elsewhere = in_both(_guids(known, absent), Guids(told.changes.saved_guids, len(told.changes)))
-    elsewhere.difference_update(mail.guid for mail in plan.placed if mail.comes)
-    expunged = UidSet.ascending(plan.expunged)
-    safe_uid = UID_MAX if known.unfinished is None else known.unfinished
+    there = in_both(_guids(known, absent), Guids(told.changes.saved_guids, len(told.changes)))
+    coming = {mail.guid for mail in plan.placed if mail.comes and mail.guid in there} if there else there
+    expunged, safe_uid = UidSet.ascending(plan.expunged), UID_MAX if known.unfinished is None else known.unfinished
 
     def is_unseen(uid: int) -> bool:
         if uid not in expunged:
             return True
-        guid, change = known.mails.by_uid(uid).guid, told.changes.find(uid) if uid > safe_uid else None
-        return guid in elsewhere or (uid > safe_uid and (change is None or change.guid != guid))
+        guid = known.mails.by_uid(uid).guid
+        if uid <= safe_uid or guid in there:
+            return guid in there and guid not in coming
+        change = told.changes.find(uid)
+        return change is None or change.guid != guid
 
     unseen = [*filter(is_unseen, absent)]
     plan.expunged = array("I", expunged.without(UidSet.ascending(unseen)))

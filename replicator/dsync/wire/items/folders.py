@@ -9,6 +9,9 @@ from replicator.dsync.errors import DsyncError
 from replicator.dsync.wire.fields import UID_MAX, Fields, Values, decimal, present, times_of, times_text
 from replicator.dsync.wire.values import decode_list, encode_list
 
+ESCAPE = "%"
+"""What Dovecot takes in the levels of a name that it is told for the beginning of a character's code; it tells none."""
+
 
 @dataclass(frozen=True, slots=True)
 class TreeNode:
@@ -44,7 +47,7 @@ class TreeNode:
         """Return the values to send."""
         is_box = self.mailbox_id is not None
         return {
-            "name": encode_list(self.name),
+            "name": encode_list(level.replace(ESCAPE, f"{ESCAPE}{ord(ESCAPE):02x}") for level in self.name),
             "existence": "y" if self.exists else "n",
             "mailbox_guid": None if self.mailbox_id is None else self.mailbox_id.hex(),
             "uid_validity": str(self.uidvalidity) if is_box else None,
@@ -78,7 +81,7 @@ class Deletions:
         """Return the values to send."""
         return {
             "hierarchy_sep": self.separator,
-            "escape_char": "%",
+            "escape_char": ESCAPE,
             "mailboxes": times_text(self.mailboxes),
             "dirs": times_text(self.directories),
             "unsubscribes": times_text(self.unsubscribed),
