@@ -12,9 +12,10 @@ folder, its annotations go with it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from itertools import pairwise, zip_longest
 from typing import TypeVar
@@ -202,15 +203,15 @@ def renamed(folder: FolderState, name: str, stamp: Stamp) -> FolderState:
     return folder._replace(name=name, time=stamp.time, sid=UNITED if is_united(folder) else stamp.sid)
 
 
-def uidvalidities_after(highest: int, kept: Sequence[int] = ()) -> Iterator[int]:
+def uidvalidities_after(highest: int, may_become_kept: Callable[[int], bool]) -> Iterator[int]:
     """Yield UIDVALIDITYs for new folders, at last the maximum for ever.
 
-    `highest` is the highest one that any of the user's folders has or had; `kept`, in order, are those of other
-    servers, which none of the new ones can become.
+    `highest` is the highest one that any of the user's folders has or had; `may_become_kept` tells those that may
+    become one of another server's, as no new one can.
     """
     while True:
         highest = min(highest + UIDVALIDITY_STEP, UIDVALIDITY_MAX)
-        if highest == UIDVALIDITY_MAX or not may_become_one_of(highest, kept):
+        if highest == UIDVALIDITY_MAX or not may_become_kept(highest):
             yield highest
 
 
@@ -228,7 +229,7 @@ def merge_trees(ours: TreeState, theirs: TreeState) -> TreeState:
         merged.subscriptions[name] = max(subscriptions, key=lambda one: (one.time, one.sid, one.subscribed))
     kept = sorted({number for side in (ours, theirs) for number in holders(side.annotations.values())})
     highest = max((folder.uidvalidity for folder in merged.folders.values()), default=0)
-    uidvalidities = uidvalidities_after(highest, kept)
+    uidvalidities = uidvalidities_after(highest, partial(may_become_one_of, kept=kept))
     _unite_names(merged, uidvalidities)
     _keep_uidvalidities_apart(merged, (ours, theirs), uidvalidities)
     _create_parents(merged, (ours, theirs), uidvalidities)

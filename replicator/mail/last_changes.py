@@ -28,6 +28,13 @@ class FolderChange(NamedTuple):
     annotated: int
 
 
+class LastChange(NamedTuple):
+    """The last change in a folder: `head` and `annotated` of its `FolderChange`."""
+
+    head: str
+    annotated: int
+
+
 class SubscriptionChange(NamedTuple):
     """A name that a user subscribes to, or once did, and when that changed last."""
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from replicator.dsync.replica import Replica
 from replicator.dsync.rules.mails.telling import Account
 from replicator.dsync.rules.tree import INBOX, Adopt, Delete, Rename
 from replicator.dsync.users import Syncing
@@ -468,6 +469,45 @@ async def test_a_folder_is_renamed_by_its_id(tmp_path: Path) -> None:
         with pytest.raises(FolderNotFoundError):
             await replica.carry_out(Rename(("Work",), ("Moved",), meant.mailbox_id or b""))
         assert {one.name for one in await mail.folders(USER)} == {"INBOX", "Old", "Work"}
+
+
+async def test_a_mailbox_is_the_folder_that_has_the_guid_by_then(tmp_path: Path) -> None:
+    """Clients, and syncs at other nodes, have changed the folders since the peer was told them."""
+    async with one_node(tmp_path) as mail, node_replicas(mail, now_ms)(USER) as replica:
+        names = ("Same", "Renamed", "Deleted", "Given", "Taken")
+        folders = {name: await mail.create_folder(USER, name) for name in names}
+        guids = {name: folder.mailbox_id for name, folder in folders.items()} | {"Given": b"\xff" * 16}
+        await mail.know_as(folders["Given"], guids["Given"])
+        await replica.tree()
+        await mail.rename_folder(USER, "Renamed", "New")
+        await mail.delete_folder(USER, "Deleted")
+        await mail.know_as(folders["Taken"], guids["Given"])
+        found = {name: await uidvalidity(replica, guid) for name, guid in guids.items()}
+        has = {name: folder.uidvalidity for name, folder in folders.items()}
+        assert found == {
+            "Same": has["Same"],
+            "Renamed": has["Renamed"],
+            "Deleted": None,
+            "Given": has["Taken"],
+            "Taken": None,
+        }
+
+
+async def uidvalidity(replica: Replica, guid: bytes) -> int | None:
+    async with replica.mailbox(guid, "a peer") as box:
+        return None if box is None else (await box.numbers()).uidvalidity
+
+
+async def test_the_last_change_of_each_folder_is_told_as_of_all(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as mail:
+        inbox, work = await mail.folder(USER, "INBOX"), await mail.create_folder(USER, "Work")
+        await mail.create_folder(USER, "Empty")
+        await mail.save(work, NewMessage(b"Subject: x\r\n\r\n"))
+        await mail.annotate(USER, inbox, {"/private/comment": b"of a folder"})
+        for folder in (work, None):
+            await mail.annotate(USER, folder, {"/private/comment": b"of a folder, and of the account"})
+            told = {one.mailbox_id: (one.head, one.annotated) for one in (await mail.tree_changes(USER)).folders}
+            assert {one.mailbox_id: await mail.last_change(one) for one in await mail.folders(USER)} == told
 
 
 async def test_folders_with_mail_take_a_guid_in_one_step(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ class Node:
         self.number(
             *(
                 FolderCreate(self.clock.tick().to_bytes(16), path, uidvalidity)
-                for path, uidvalidity in zip(missing, uidvalidities_after(highest), strict=False)
+                for path, uidvalidity in zip(missing, uidvalidities_after(highest, lambda _: False), strict=False)
             )
         )
 

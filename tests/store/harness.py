@@ -24,6 +24,7 @@ from replicator.store.log.sequencing import folder_sequencer, sequencer
 from replicator.store.log.sequencing.sequencer import CopySource, Flagged, Placed
 from replicator.store.store import Store
 from resync.entry import NOWHERE, Change, Entry
+from resync.names_elsewhere import KEPT_UIDVALIDITY
 from tests.store.consistency import check_file
 
 ALICE = "alice"
@@ -130,6 +131,12 @@ def annotating(mailbox_id: bytes = NOWHERE, user: str = ALICE, **values: bytes |
     """Set `/private/NAME` to the values."""
     named = [(f"/private/{name}", value) for name, value in values.items()]
     return lambda tx: folder_sequencer.annotate(tx, user, mailbox_id, named)
+
+
+def keeping(mailbox_id: bytes, uidvalidity: int | bytes | None, user: str = ALICE) -> Job[Dot | None]:
+    """Give a folder the UIDVALIDITY of another server, or its own again."""
+    value = b"%d" % uidvalidity if isinstance(uidvalidity, int) else uidvalidity
+    return lambda tx: folder_sequencer.annotate(tx, user, mailbox_id, [(KEPT_UIDVALIDITY, value)])
 
 
 def spare_ids(mailbox_id: bytes, name: str) -> Iterator[bytes]:

@@ -71,7 +71,7 @@ class MailReplica:
         self._user = user
         self._last_syncs = last_syncs
         self._clock_ms = clock_ms
-        self._folders = dict[bytes, bytes]()  # the ids of folders by their GUIDs, as the tree was told last
+        self._folders = dict[bytes, bytes]()  # the ids of folders by their GUIDs, as told last, or given since then
         self._deleted = dict[bytes, FolderChange]()  # those that are none any more, by their GUIDs
 
     async def tree(self) -> Tree:
@@ -178,6 +178,11 @@ class MailReplica:
         return await self._mail.folder(self._user, name)
 
     async def _known_as(self, guid: bytes) -> Folder | None:
+        """Return the folder that Dovecots know by this GUID, mostly the one that did as the tree was told."""
+        told = self._folders.get(guid)
+        found = None if told is None else await self._mail.folder_known_as(self._user, guid, told)
+        if found is not None:
+            return found
         changes = (await self._mail.tree_changes(self._user)).folders
         own = next((one.mailbox_id for one in changes if one.guid == guid and not one.deleted), None)
         folders = await self._mail.folders(self._user)
@@ -190,8 +195,12 @@ class MailReplica:
 
     async def _name(self, folder: Folder, guid: bytes, uidvalidity: int) -> Folder:
         """Let the peer find a folder by its GUID and UIDVALIDITY."""
-        await self._mail.know_as(folder, guid)
+        await self._know_as(folder, guid)
         return await with_uidvalidity(self._mail, folder, uidvalidity)
+
+    async def _know_as(self, folder: Folder, guid: bytes) -> None:
+        await self._mail.know_as(folder, guid)
+        self._folders[guid] = folder.mailbox_id
 
     async def _adopt(self, step: Adopt) -> None:
         """Take the peer's GUID for a folder, and its UIDVALIDITY if clients can know no mail by its own."""
@@ -199,7 +208,7 @@ class MailReplica:
         if (await self._mail.status(folder)).uidnext == 1:
             await self._name(folder, step.mailbox_id, step.uidvalidity)
         else:
-            await self._mail.know_as(folder, step.mailbox_id)
+            await self._know_as(folder, step.mailbox_id)
 
     @property
     def given_names(self) -> Mapping[bytes, GivenName]:
@@ -238,7 +247,7 @@ class MailReplica:
             yield None
             return
         at_ms = self._clock_ms()
-        change = await self._change(folder)  # before mails are read: what comes in between is found by the next sync
+        change = await self._mail.last_change(folder)  # before mails: what comes in between is found by the next sync
         modseq = (await self._mail.status(folder)).highestmodseq
         last_sync = self._last_sync(peer, mailbox_id, folder.mailbox_id)
         this_sync = LastSync(folder.mailbox_id, folder.uidvalidity, modseq, at_ms, change.head, change.annotated)
@@ -247,10 +256,3 @@ class MailReplica:
         box.tell_left_out()
         if box.is_synced:
             self._last_syncs.note(peer, mailbox_id, box.this_sync)
-
-    async def _change(self, folder: Folder) -> FolderChange:
-        folders = (await self._mail.tree_changes(self._user)).folders
-        found = next((one for one in folders if one.mailbox_id == folder.mailbox_id), None)
-        if found is None:
-            raise FolderNotFoundError("the folder has been deleted")
-        return found

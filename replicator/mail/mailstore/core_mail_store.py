@@ -7,7 +7,7 @@ from typing import Protocol
 
 from protocol.values import UidSet
 from replicator.mail.changed_users import ChangedUsers
-from replicator.mail.last_changes import AnnotationChange, FlagChange, TreeChanges
+from replicator.mail.last_changes import AnnotationChange, FlagChange, LastChange, TreeChanges
 from replicator.mail.listing import Listing
 from replicator.mail.mailstore.mail_store import MailStore
 from replicator.mail.mailstore.values import Folder
@@ -79,6 +79,17 @@ class CoreMailStore(MailStore, Protocol):
 
     async def tree_changes(self, user: str) -> TreeChanges:
         """Return the user's folders and subscriptions, and what was deleted of them, each with its last change."""
+        ...
+
+    async def folder_known_as(self, user: str, guid: bytes, mailbox_id: bytes) -> Folder | None:
+        """Return the user's folder of this id, if clients see it, and Dovecots know it by this GUID.
+
+        None also where that can only be told by all folders: `tree_changes` does.
+        """
+        ...
+
+    async def last_change(self, folder: Folder) -> LastChange:
+        """Return what `tree_changes` tells of the last change in a folder. Raises FolderNotFoundError."""
         ...
 
     async def annotation_changes(self, user: str, folder: Folder | None) -> Sequence[AnnotationChange]:

@@ -7,9 +7,9 @@ from functools import partial
 from hashlib import sha256
 
 from protocol.values import UidSet
-from replicator.errors import UnavailableError
+from replicator.errors import FolderNotFoundError, UnavailableError
 from replicator.mail.changed_users import ChangedUsers
-from replicator.mail.last_changes import AnnotationChange, FlagChange, TreeChanges
+from replicator.mail.last_changes import AnnotationChange, FlagChange, LastChange, TreeChanges
 from replicator.mail.listing import Listing
 from replicator.mail.mailstore import Folder
 from replicator.mail.view import MailboxView
@@ -97,6 +97,21 @@ class SyncOperations(FolderOperations):
         """See `CoreMailStore`."""
         await self._coordinator.readiness.wait(tree_of(user))
         return await self._store.read(partial(queries.tree_changes, user=user))
+
+    async def folder_known_as(self, user: str, guid: bytes, mailbox_id: bytes) -> Folder | None:
+        """See `CoreMailStore`."""
+        await self._coordinator.readiness.wait(tree_of(user))
+        query = partial(queries.folder_known_as, user=user, guid=guid, mailbox_id=mailbox_id)
+        return await self._store.read(query)
+
+    async def last_change(self, folder: Folder) -> LastChange:
+        """See `CoreMailStore`."""
+        await self._coordinator.readiness.wait(tree_of(folder.user))
+        query = partial(queries.last_change, user=folder.user, mailbox_id=folder.mailbox_id)
+        found = await self._store.read(query)
+        if found is None:
+            raise FolderNotFoundError("the folder has been deleted")
+        return found
 
     async def annotation_changes(self, user: str, folder: Folder | None) -> Sequence[AnnotationChange]:
         """See `CoreMailStore`."""

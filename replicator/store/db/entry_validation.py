@@ -357,7 +357,10 @@ def _count(tx: Transaction, mailbox_id: bytes, uids: UidSet) -> int:
 
 
 def _in_tree(tx: Transaction, chain: Chain, entry: Entry) -> str | None:
-    tree = tx.memory.take_tree(chain) or queries.tree_state(tx.connection, entry.user, chain)
+    if entry.is_merge:
+        tree = queries.tree_state(tx.connection, entry.user, chain)
+    else:
+        tree = queries.tree_part(tx.connection, entry.user, chain, entry.changes)
     known = set(tree.folders)
     try:
         tree.apply(entry)
@@ -365,7 +368,6 @@ def _in_tree(tx: Transaction, chain: Chain, entry: Entry) -> str | None:
         return str(error)
     if any(_is_of_another(tx, mailbox_id, entry.user) for mailbox_id in tree.folders.keys() - known):
         return "a mailbox id that belongs to another user's folder"
-    tx.memory.tree = chain.id, entry.dot, tree
     return None
 
 

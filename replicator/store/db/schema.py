@@ -13,7 +13,7 @@ from replicator.runtime.environment import open_database
 from replicator.runtime.files.file_modes import create_private
 from replicator.store.db.damage import DatabaseDamagedError, check_file, check_tables, is_damage
 
-SCHEMA_VERSION = 16
+SCHEMA_VERSION = 17
 PAGE_BYTES = 2048  # of new files. A mail changes a few bytes of most pages it touches; half as many would split rows
 WAL_BYTES = 16 << 20  # between two checkpoints; each writes a page once, however often it changed
 CACHE_KIB = 16 * 1024  # per connection; a node has three
@@ -263,6 +263,9 @@ END;
 
 _DELETED_FOLDERS = "CREATE INDEX folder_deleted ON folder (user) WHERE deleted = 1;"
 
+_UIDVALIDITIES = "CREATE INDEX folder_uidvalidity ON folder (user, uidvalidity) WHERE uidvalidity > 0;"
+"""The condition, which all rows meet, keeps queries that do not name it on the other indices of a user's folders."""
+
 _TALLY = """
 CREATE TABLE tally (                                -- one row, or none until it is counted: see `db.tally`
     id        INTEGER PRIMARY KEY,
@@ -284,6 +287,7 @@ _UPGRADES = {
     13: "ALTER TABLE by_uid ADD COLUMN saved_ms INTEGER;",  # entries date messages, too
     14: _DELETED_FOLDERS,
     15: _TALLY,
+    16: _UIDVALIDITIES,
 }
 """Upgrade scripts: schema version -> SQL that brings a database to the next version."""
 
@@ -358,7 +362,7 @@ def open_writer(path: Path, open_file: OpenDatabase = open_database) -> sqlite3.
     limit_wal(connection)
     if version == 0:
         connection.executescript(
-            f"BEGIN; {_SCHEMA} {_DELETED_FOLDERS} {_ANNOTATIONS} {_OUTLINES} {_TALLY}"
+            f"BEGIN; {_SCHEMA} {_DELETED_FOLDERS} {_ANNOTATIONS} {_OUTLINES} {_TALLY} {_UIDVALIDITIES}"
             f" PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
         )
     else:

@@ -26,7 +26,6 @@ from replicator.store.db.tally import NO_COUNT, NOTHING, Count, Shown, Tally, sh
 from resync.clock import HybridClock, is_believed
 from resync.conflicts import Conflicts
 from resync.entry import Change, Entry
-from resync.folder_tree import TreeState
 
 _APPEND = "INSERT INTO log (origin, seq, time, chain, applied, offset_bytes, body) VALUES (?,?,?,?,?,?,?)"
 
@@ -108,12 +107,6 @@ class Memory:
         self.count = count
         rows = connection.execute("SELECT name, seq, offset_bytes, collected, lost FROM origin")
         self.origins = {name: Origin(*numbers) for name, *numbers in rows}
-        self.tree: tuple[bytes, Dot, TreeState] | None = None  # after the last entry of another node
-
-    def take_tree(self, chain: Chain) -> TreeState | None:
-        """Return the cached folder tree whose head is `chain`, if any, and drop it from the cache."""
-        known, self.tree = self.tree, None
-        return known[2] if known is not None and known[:2] == (chain.id, chain.head) else None
 
 
 class Transaction:

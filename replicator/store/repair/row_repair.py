@@ -70,7 +70,6 @@ def mend_strays(tx: Transaction, damages: Sequence[Defect]) -> None:
             tx.memory.chains.pop(damage.mailbox_id, None)
             tx.commit.recounted |= set() if damage.user is None else {damage.user}
     tx.commit.retired += retired
-    tx.memory.tree = None
 
 
 class OtherBody(NamedTuple):

@@ -47,7 +47,7 @@ async def test_database_of_an_earlier_version_is_upgraded(tmp_path: Path, monkey
         "ALTER TABLE by_uid DROP COLUMN also; ALTER TABLE by_uid DROP COLUMN saved_ms;"
         "ALTER TABLE chain DROP COLUMN history;"
         "DROP TRIGGER outline_leaves; DROP TABLE outline; DROP TABLE annotation;"
-        "DROP INDEX folder_deleted; DROP TABLE tally; PRAGMA user_version = 8;"
+        "DROP INDEX folder_deleted; DROP INDEX folder_uidvalidity; DROP TABLE tally; PRAGMA user_version = 8;"
     )
     connection.close()
     async with open_store(tmp_path) as store:
@@ -67,7 +67,7 @@ async def test_entries_that_an_earlier_version_logged_can_be_read(
         "UPDATE log SET body = substr(body, 18);"  # without checks
         "ALTER TABLE chain DROP COLUMN history; DROP TRIGGER outline_leaves; DROP TABLE outline;"
         "ALTER TABLE by_uid DROP COLUMN saved_ms; DROP TABLE annotation;"
-        "DROP INDEX folder_deleted; DROP TABLE tally; PRAGMA user_version = 10;"
+        "DROP INDEX folder_deleted; DROP INDEX folder_uidvalidity; DROP TABLE tally; PRAGMA user_version = 10;"
     )
     connection.close()
     async with Store.open(path, "dc1.b", Environment()) as store:
@@ -83,7 +83,7 @@ async def test_database_from_before_there_were_annotations_takes_them(tmp_path: 
     connection = sqlite3.connect(path)
     connection.executescript(
         "DROP TABLE annotation; ALTER TABLE by_uid DROP COLUMN saved_ms;"
-        "DROP INDEX folder_deleted; DROP TABLE tally; PRAGMA user_version = 12;"
+        "DROP INDEX folder_deleted; DROP INDEX folder_uidvalidity; DROP TABLE tally; PRAGMA user_version = 12;"
     )
     connection.close()
     async with open_store(tmp_path, "dc1.b") as store:
@@ -102,7 +102,8 @@ async def test_messages_from_before_there_were_save_dates_stay_without_one(
         before = await store.read(lambda reader: queries.chain_or_empty(reader, INBOX))
     connection = sqlite3.connect(path)
     connection.executescript(
-        "ALTER TABLE by_uid DROP COLUMN saved_ms; DROP INDEX folder_deleted; DROP TABLE tally;PRAGMA user_version = 13;"
+        "ALTER TABLE by_uid DROP COLUMN saved_ms; DROP INDEX folder_deleted; DROP INDEX folder_uidvalidity;"
+        "DROP TABLE tally; PRAGMA user_version = 13;"
     )
     connection.close()
     async with open_store(tmp_path, "dc1.b") as store:

@@ -1,4 +1,5 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -12,7 +13,7 @@ from replicator.store.log.forks import stray_mail
 from resync.entry import tree_id
 from resync.folder_tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP
 from tests.store import consistency
-from tests.store.harness import ALICE, creating, deleting, expunging, guid, renaming, saving, subscribing
+from tests.store.harness import ALICE, Job, creating, deleting, expunging, guid, keeping, renaming, saving, subscribing
 from tests.store.memory_node import MemoryNode
 
 A, B, C = (letter * 16 for letter in (b"a", b"b", b"c"))
@@ -272,3 +273,51 @@ def test_numbers_of_folders_and_subscriptions_are_limited() -> None:
         node.write(subscribing("d"))
     node.write(subscribing("a", subscribed=False))
     node.write(subscribing("d"))
+
+
+STEPS_AT_ONCE = 100
+"""Steps of SQLite's virtual machine from one call of a progress handler to the next."""
+STEPS_FOR_EACH_OTHER = 5
+"""Limit of the steps that a change may take for each folder that it does not change: to count them takes a few."""
+
+
+def steps_of(node: MemoryNode, *jobs: Callable[[], object]) -> int:
+    """Do jobs, and return how many steps of SQLite each takes on average."""
+    calls: list[None] = []
+    node.connection.set_progress_handler(lambda: calls.append(None), STEPS_AT_ONCE)
+    for job in jobs:
+        job()
+    node.connection.set_progress_handler(None, 0)
+    return len(calls) * STEPS_AT_ONCE // len(jobs)
+
+
+def test_changes_of_folders_do_not_read_all_others(node: MemoryNode) -> None:
+    other = MemoryNode("dc2.a")
+    node.write(creating("old", A))
+    node.write(saving(b"text", guid(1), key(node, "old")))
+    node.write(deleting(A))
+    seen = 0
+
+    def work(first: int) -> dict[str, int]:
+        nonlocal seen
+        numbers = range(first, first + 10)
+        kinds: dict[str, list[Job[Dot] | Job[Dot | None]]] = {
+            "create": [creating(f"box {number}", guid(number)) for number in numbers],
+            "rename": [renaming(guid(number), f"new {number}") for number in numbers],
+            "keep a UIDVALIDITY": [keeping(guid(number), 10_000_000 + number) for number in numbers],
+        }
+        steps = {kind: steps_of(node, *(partial(node.write, job) for job in jobs)) for kind, jobs in kinds.items()}
+        steps["look for stray mail"] = steps_of(node, partial(stray_mail.strays, node.connection, ALICE))
+        entries, seen = node.log()[seen:], len(node.log())
+        return steps | {"receive": steps_of(other, *(partial(other.take, entry) for entry in entries))}
+
+    few = work(first=1)
+    for number in range(100, 600):
+        node.write(creating(f"box {number}", guid(number)))
+        node.write(keeping(guid(number), 10_000_000 + number))
+    for entry in node.log()[seen:]:
+        other.take(entry)
+    seen = len(node.log())
+    many = work(first=1000)
+    more = {kind: (steps - few[kind]) / 500 for kind, steps in many.items()}
+    assert max(more.values()) < STEPS_FOR_EACH_OTHER, more

@@ -34,6 +34,7 @@ from tests.store.harness import (
     expunging,
     flagging,
     guid,
+    keeping,
     renaming,
     saving,
 )
@@ -60,11 +61,6 @@ def bringing(**wanted: int | None) -> Job[sequencer.Placed]:
 
 def raising(uidnext: int, modseq: int = 0) -> Job[Dot | None]:
     return lambda tx: sequencer.raise_numbers(tx, INBOX, uidnext, modseq)
-
-
-def keeping(mailbox_id: bytes, uidvalidity: int | bytes | None, user: str = ALICE) -> Job[Dot | None]:
-    value = b"%d" % uidvalidity if isinstance(uidvalidity, int) else uidvalidity
-    return lambda tx: folder_sequencer.annotate(tx, user, mailbox_id, [(KEPT_UIDVALIDITY, value)])
 
 
 def numbers(node: MemoryNode) -> tuple[int, int]:

@@ -1,5 +1,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import permutations, product
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from protocol.values import UID_MAX, Dot, UidSet
 from replicator.errors import HistoryError
 from replicator.mail.view import SEEN
 from replicator.store.bodies.body_rows import StoredBody
+from replicator.store.db import chain as chains
 from replicator.store.db import queries
 from replicator.store.log.apply import receive
 from resync.entry import (
@@ -28,13 +30,26 @@ from resync.entry import (
     anchor,
     tree_id,
 )
+from resync.folder_tree import TreeState
 from resync.row import Placement, Row
+from resync.state import ContradictionError
 from tests.store import consistency
 from tests.store.branching import with_histories
-from tests.store.harness import ALICE, INBOX, creating, deleting, expunging, flagging, guid, saving, subscribing
+from tests.store.harness import (
+    ALICE,
+    INBOX,
+    annotating,
+    creating,
+    deleting,
+    expunging,
+    flagging,
+    guid,
+    saving,
+    subscribing,
+)
 from tests.store.memory_node import MemoryNode
 
-A, B, C = (letter * 16 for letter in (b"a", b"b", b"c"))
+A, B, C, D = (letter * 16 for letter in (b"a", b"b", b"c", b"d"))
 BIG = 1 << 63
 
 
@@ -356,9 +371,10 @@ CHANGES = st.lists(
     min_size=1,
     max_size=3,
 )
+UIDVALIDITIES = [1000, 3047, 3048, 5095, 5096, 1 << 30]  # folders have 1000 and 2024, in one test 3048 and 4072, too
 TREE_CHANGES = st.lists(
     st.one_of(
-        st.builds(FolderCreate, st.sampled_from([A, B, C]), st.sampled_from("abc"), st.integers(1000, 1005)),
+        st.builds(FolderCreate, st.sampled_from([A, B, C]), st.sampled_from("abc"), st.sampled_from(UIDVALIDITIES)),
         st.builds(FolderRename, st.sampled_from([A, B, C]), st.sampled_from("abc")),
         st.builds(FolderDelete, st.sampled_from([A, B, C])),
         st.builds(FolderSubscribe, st.sampled_from("ab"), st.booleans()),
@@ -381,3 +397,33 @@ def test_any_well_formed_entry_leaves_the_store_consistent(drawn: tuple[bytes, l
     node.write(saving(b"more", guid(50)))
     consistency.check(node.connection)
     node.connection.close()
+
+
+def test_part_of_a_tree_tells_whether_changes_fit_as_the_whole_does() -> None:
+    node = populated()
+    node.write(creating("c", D))
+    node.write(creating("z", b"z" * 16))  # so that no folder that changes may name has the highest UIDVALIDITY
+    node.write(annotating(A, comment=b"x"))
+    chain = chains.load(node.connection, TREE)
+    assert chain is not None
+    ids = (A, B, C)
+    singly: list[Change] = [
+        *(FolderCreate(*values) for values in product(ids, "abcd", UIDVALIDITIES)),
+        *(FolderRename(*values) for values in product(ids, "abcd")),
+        *map(FolderDelete, ids),
+        *(FolderAnnotate(home, (("/private/comment", b"y"),)) for home in (NOWHERE, *ids)),
+        FolderSubscribe("a", subscribed=True),
+    ]
+    for changes in [*((one,) for one in singly), *permutations(singly[::7], 2)]:
+        entry = entry_on(node, TREE, *changes)
+        whole = queries.tree_state(node.connection, ALICE, chain)
+        part = queries.tree_part(node.connection, ALICE, chain, changes)
+        assert why_not(part, entry) == why_not(whole, entry), changes
+
+
+def why_not(tree: TreeState, entry: Entry) -> str | None:
+    try:
+        tree.apply(entry)
+    except ContradictionError as error:
+        return str(error)
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from contextlib import closing
 from hashlib import blake2b
@@ -12,11 +13,17 @@ from replicator.mail.last_changes import (
     AnnotationChange,
     FlagChange,
     FolderChange,
+    LastChange,
     SubscriptionChange,
     TreeChanges,
 )
-from replicator.mail.mailstore import INBOX
-from replicator.store.db.queries.folder_queries import SHOWN_UIDVALIDITY
+from replicator.mail.mailstore import INBOX, Folder
+from replicator.store.db.queries.folder_queries import (
+    SHOWN_UIDVALIDITY,
+    end_of,
+    folder_by_id,
+    had_annotations,
+)
 from replicator.store.db.rows.message_rows import unpacked_map
 from resync.entry import ID_BYTES, NOWHERE, tree_id
 from resync.folder_tree import UNITED
@@ -27,6 +34,9 @@ COUNTER_BITS = 16
 
 HEAD = "COALESCE(c.head_origin || ':' || c.head_seq, '')"
 """The newest entry of the row `c` of a chain."""
+
+_ANNOTATED = f"SELECT mailbox_id, MAX(time) FROM annotation WHERE user = ? AND substr(name, 1, {len(OWN)}) <> '{OWN}'"
+"""When clients have changed annotations last."""
 
 
 def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:
@@ -48,7 +58,7 @@ def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:
     known = _holders(connection, user)
     holders = {guid: home for guid, holder in known.items() if (home := united.get(holder, holder)) is not None}
     guids = {home: guid for guid, home in holders.items()}  # of several, the one given last
-    annotated = _annotated(connection, user)
+    annotated = dict(connection.execute(f"{_ANNOTATED} GROUP BY mailbox_id", (user,)).fetchall())
     subscriptions = connection.execute(
         f"SELECT name, subscribed, time >> {COUNTER_BITS} FROM subscription WHERE user = ? ORDER BY time", (user,)
     )
@@ -66,7 +76,7 @@ def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:
                 mailbox_id in guids and known[guids[mailbox_id]] != mailbox_id,
                 modseq,
                 newest,
-                max(annotated.get(home, 0) for home in ((mailbox_id, NOWHERE) if name == INBOX else (mailbox_id,))),
+                max(annotated.get(home, 0) for home in _homes(name, mailbox_id)),
             )
             for name, mailbox_id, uidvalidity, uidnext, deleted, changed_ms, modseq, newest, _ in rows
             if mailbox_id not in united
@@ -96,14 +106,41 @@ def _holders(connection: sqlite3.Connection, user: str) -> dict[bytes, bytes]:
     return found
 
 
-def _annotated(connection: sqlite3.Connection, user: str) -> dict[bytes, int]:
-    """Return when clients have changed the annotations of each folder, or of the account (`NOWHERE`), last."""
-    rows = connection.execute(
-        f"SELECT mailbox_id, MAX(time) FROM annotation WHERE user = ? AND substr(name, 1, {len(OWN)}) <> '{OWN}'"
-        " GROUP BY mailbox_id",
-        (user,),
-    )
-    return dict(rows.fetchall())
+def folder_known_as(connection: sqlite3.Connection, user: str, guid: bytes, mailbox_id: bytes) -> Folder | None:
+    """Return the user's visible folder of this id, if the GUID is the last that was given to it, or else its id.
+
+    None also where `tree_changes` tells the GUID of the folder by other rules: for united folders, and ids given away.
+    """
+    last = connection.execute(
+        "SELECT name FROM annotation WHERE user = ? AND mailbox_id = ? AND name >= ? AND name < ? AND value = ?"
+        " ORDER BY time DESC, sid DESC, name DESC LIMIT 1",
+        (user, NOWHERE, FOREIGN_GUID, end_of(FOREIGN_GUID), mailbox_id.hex().encode()),
+    ).fetchone()
+    own = FOREIGN_GUID + mailbox_id.hex()
+    is_given_away = last is None and had_annotations(connection, user, NOWHERE, [own])
+    if is_given_away or (own if last is None else last[0]) != FOREIGN_GUID + guid.hex():
+        return None
+    found = folder_by_id(connection, user, mailbox_id)
+    return None if found is None else found.folder_of(user)
+
+
+def last_change(connection: sqlite3.Connection, user: str, mailbox_id: bytes) -> LastChange | None:
+    """Return what `tree_changes` tells of the last change in a folder; None if it does not tell of the folder."""
+    row = connection.execute(
+        f"SELECT f.name, {HEAD} FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id"
+        f" WHERE f.mailbox_id = ? AND f.user = ? AND NOT (f.deleted AND f.sid = '{UNITED}')",
+        (mailbox_id, user),
+    ).fetchone()
+    if row is None:
+        return None
+    name, head = row
+    times = [connection.execute(f"{_ANNOTATED} AND mailbox_id = ?", (user, home)) for home in _homes(name, mailbox_id)]
+    return LastChange(head, max(time or 0 for (_, time) in itertools.chain.from_iterable(times)))
+
+
+def _homes(name: str, mailbox_id: bytes) -> tuple[bytes, ...]:
+    """Return where the annotations of the folder of this name are."""
+    return (mailbox_id, NOWHERE) if name == INBOX else (mailbox_id,)
 
 
 def annotation_changes(connection: sqlite3.Connection, user: str, mailbox_id: bytes) -> list[AnnotationChange]:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from replicator.mail.mailstore import INBOX, Folder
+from replicator.mail.mailstore import INBOX, SEPARATOR, Folder
 from replicator.mail.watched_folders import WatchedFolder
 from replicator.store.db.chain import Chain
 from replicator.store.db.queries.mailbox_key import MailboxKey
-from resync.entry import AnnotationState, FolderState, SubscriptionState, TreeRow
+from resync.entry import (
+    AnnotationState,
+    Change,
+    FolderAnnotate,
+    FolderCreate,
+    FolderDelete,
+    FolderRename,
+    FolderState,
+    SubscriptionState,
+    TreeRow,
+)
 from resync.folder_tree import UIDVALIDITY_MAX, TreeState
 from resync.names_elsewhere import KEPT_UIDVALIDITY, OWN, UIDVALIDITY_HOLDER
 
@@ -59,6 +70,13 @@ _WATCHED = (
     f"SELECT f.name, f.mailbox_id, {SHOWN_UIDVALIDITY}, COALESCE(c.messages, 0),"
     f" COALESCE(c.unseen, 0), COALESCE(c.uidnext, 1), COALESCE(c.highestmodseq, 0), {OWN_UIDVALIDITY}" + _OF_FOLDERS
 )
+_NAMED_AS_STRAY = (
+    " AND f.name IN (SELECT g.name FROM folder g JOIN chain d ON d.id = g.mailbox_id"
+    " WHERE g.user = ?1 AND g.deleted = 1 AND d.messages > 0)"
+)
+_TREE_FOLDERS = "SELECT mailbox_id, user, name, uidvalidity, deleted, time, sid FROM folder WHERE user = ?"
+_BY_UIDVALIDITY = "uidvalidity > 0"
+"""Condition of the index `folder_uidvalidity`, which serves queries that have it, too."""
 # Two visible folders share a name only if one of them is deleted; the one not deleted sorts last and counts.
 _ORDER = " ORDER BY f.deleted DESC, f.time, f.sid, f.mailbox_id"
 
@@ -86,6 +104,56 @@ def folder(connection: sqlite3.Connection, user: str, name: str) -> FolderRecord
     """Return the visible folder of that name, if any."""
     found = connection.execute(_FOLDERS + " AND f.name = ?" + _ORDER, (user, name)).fetchall()
     return FolderRecord(*found[-1]) if found else None
+
+
+def folder_by_id(connection: sqlite3.Connection, user: str, mailbox_id: bytes) -> FolderRecord | None:
+    """Return the visible folder with this id; None also if another one has its name and counts."""
+    query = "SELECT name FROM folder WHERE mailbox_id = ? AND user = ?"
+    row = connection.execute(query, (mailbox_id, user)).fetchone()
+    found = None if row is None else folder(connection, user, row[0])
+    return found if found is not None and found.mailbox_id == mailbox_id else None
+
+
+def folders_below(connection: sqlite3.Connection, user: str, name: str) -> dict[str, FolderRecord]:
+    """Return the user's visible folders below this one, by name."""
+    query = _FOLDERS + " AND f.name > ? AND f.name < ?" + _ORDER
+    rows = connection.execute(query, (user, name + SEPARATOR, end_of(name + SEPARATOR)))
+    return {record.name: record for record in map(FolderRecord._make, rows)}
+
+
+def folders_beside_strays(connection: sqlite3.Connection, user: str) -> list[FolderRecord]:
+    """Return those of `folders_in_sight` that have the name of a deleted folder with mail."""
+    return [FolderRecord(*row) for row in connection.execute(_FOLDERS + _NAMED_AS_STRAY + _ORDER, (user,))]
+
+
+def has_room_for_folders(connection: sqlite3.Connection, user: str, more: int, limit: int) -> bool:
+    """Return True if the user's visible folders with so many more are not above the limit."""
+    (rows,) = connection.execute("SELECT COUNT(*) FROM folder WHERE user = ?", (user,)).fetchone()
+    if rows + more <= limit:  # with deleted ones; counted by an index alone, so this is quick
+        return True
+    (names,) = connection.execute(f"SELECT COUNT(DISTINCT f.name) {_OF_FOLDERS}", (user,)).fetchone()
+    return bool(names + more <= limit)
+
+
+def highest_uidvalidity(connection: sqlite3.Connection, user: str) -> int | None:
+    """Return the highest UIDVALIDITY in the tree that a folder of the user has or had; None if there was no folder."""
+    query = f"SELECT MAX(uidvalidity) FROM folder WHERE user = ? AND {_BY_UIDVALIDITY}"
+    highest: int | None = connection.execute(query, (user,)).fetchone()[0]
+    return highest
+
+
+def has_uidvalidity_within(
+    connection: sqlite3.Connection, user: str, lowest: int, highest: int, *, but: tuple[bytes, int]
+) -> bool:
+    """Return True if a folder of the user has or had a UIDVALIDITY of its own in this range.
+
+    `but`: a folder's id, and the UIDVALIDITY with which it does not count.
+    """
+    query = (
+        f"SELECT 1 FROM folder WHERE user = ? AND {_BY_UIDVALIDITY} AND uidvalidity BETWEEN ? AND ?"
+        " AND (mailbox_id, uidvalidity) <> (?, ?)"
+    )
+    return connection.execute(query, (user, lowest, highest, *but)).fetchone() is not None
 
 
 def watched_folders(connection: sqlite3.Connection, user: str) -> dict[str, WatchedFolder]:
@@ -147,6 +215,24 @@ def had_annotations(
     return {name: row[0] for name, row in rows if row is not None}
 
 
+def annotation_names(connection: sqlite3.Connection, user: str, mailbox_id: bytes, first: str, last: str) -> list[str]:
+    """Return the names from `first` to `last` of annotations that a folder, or the account, has or had, in order."""
+    query = "SELECT name FROM annotation WHERE user = ? AND mailbox_id = ? AND name BETWEEN ? AND ? ORDER BY name"
+    return [name for (name,) in connection.execute(query, (user, mailbox_id, first, last))]
+
+
+def count_annotations_below(connection: sqlite3.Connection, user: str, mailbox_id: bytes, prefix: str) -> int:
+    """Return the number of annotations with this beginning of their names that a folder, or the account, has or had."""
+    query = "SELECT COUNT(*) FROM annotation WHERE user = ? AND mailbox_id = ? AND name >= ? AND name < ?"
+    count: int = connection.execute(query, (user, mailbox_id, prefix, end_of(prefix))).fetchone()[0]
+    return count
+
+
+def end_of(prefix: str) -> str:
+    """Return the least text above all that begin with this prefix, which ends in an ASCII character."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
+
+
 def count_annotations(connection: sqlite3.Connection, user: str, mailbox_id: bytes) -> int:
     """Return the number of annotations of a folder or, with `NOWHERE`, of the account."""
     query = f"SELECT COUNT(*) FROM annotation WHERE user = ? AND mailbox_id = ? AND {OF_CLIENTS}"
@@ -174,11 +260,30 @@ def tree_state(connection: sqlite3.Connection, user: str, chain: Chain) -> TreeS
     return TreeState.of(chain.highestmodseq, chain.context, tree_rows(connection, user))
 
 
+def tree_part(connection: sqlite3.Connection, user: str, chain: Chain, changes: Sequence[Change]) -> TreeState:
+    """Return as much of a user's folder tree as decides whether these changes, of which none is a merge, fit it.
+
+    It has the folders that they name, the living ones whose names they give, and the one of the highest UIDVALIDITY;
+    and no annotations, since changes do not depend on those that are there.
+    """
+    wanted: list[tuple[str, tuple[object, ...]]] = [(f"{_BY_UIDVALIDITY} ORDER BY uidvalidity DESC LIMIT 1", ())]
+    for change in changes:
+        if isinstance(change, FolderCreate | FolderRename | FolderDelete | FolderAnnotate):
+            wanted.append(("mailbox_id = ?", (change.mailbox_id,)))
+        if isinstance(change, FolderCreate | FolderRename):
+            wanted.append(("name = ? AND deleted = 0", (change.name,)))
+    found = (connection.execute(f"{_TREE_FOLDERS} AND {which}", (user, *values)) for which, values in wanted)
+    return TreeState.of(chain.highestmodseq, chain.context, map(_folder_state, itertools.chain.from_iterable(found)))
+
+
+def _folder_state(row: tuple[bytes, str, str, int, int, int, str]) -> FolderState:
+    mailbox_id, user, name, uidvalidity, deleted, time, sid = row
+    return FolderState(mailbox_id, user, name, uidvalidity, bool(deleted), time, sid)
+
+
 def tree_rows(connection: sqlite3.Connection, user: str) -> list[TreeRow]:
     """Return all folders, subscriptions and annotations of a user's tree, including deleted ones."""
-    folders = connection.execute(
-        "SELECT mailbox_id, user, name, uidvalidity, deleted, time, sid FROM folder WHERE user = ?", (user,)
-    )
+    folders = connection.execute(_TREE_FOLDERS, (user,))
     subscriptions = connection.execute(
         "SELECT user, name, subscribed, time, sid FROM subscription WHERE user = ?", (user,)
     )
@@ -186,7 +291,7 @@ def tree_rows(connection: sqlite3.Connection, user: str) -> list[TreeRow]:
         "SELECT user, mailbox_id, name, value, time, sid FROM annotation WHERE user = ?", (user,)
     )
     return [
-        *(FolderState(*row)._replace(deleted=bool(row[4])) for row in folders),
+        *map(_folder_state, folders),
         *(SubscriptionState(*row)._replace(subscribed=bool(row[2])) for row in subscriptions),
         *(AnnotationState(*row) for row in annotations),
     ]

@@ -52,7 +52,7 @@ def strays(connection: sqlite3.Connection, user: str) -> list[StrayMail]:
 def _stray_folders(connection: sqlite3.Connection, user: str) -> list[tuple[MailboxKey, MailboxKey]]:
     """Return the user's folders that hold stray mail, each with the folder where the mail belongs."""
     by_name: dict[str, list[MailboxKey]] = {}
-    for record in queries.folders_in_sight(connection, user):
+    for record in queries.folders_beside_strays(connection, user):
         by_name.setdefault(record.name, []).append(record.key(user))
     return [(source, destination) for *gone, destination in by_name.values() for source in gone]
 

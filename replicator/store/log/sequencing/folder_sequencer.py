@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 from protocol.values import Dot
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError, MailboxFullError
@@ -25,7 +26,6 @@ from resync.entry import (
     FolderCreate,
     FolderDelete,
     FolderRename,
-    FolderState,
     FolderSubscribe,
     tree_id,
 )
@@ -41,6 +41,7 @@ from resync.names_elsewhere import (
     kept_in,
     may_become_one_of,
 )
+from resync.state import RISEN_MAX
 
 UIDVALIDITY_RESERVE = UIDVALIDITY_STEP << 12
 """UIDVALIDITY values reserved for merges and for the parents that one new folder may need."""
@@ -67,16 +68,16 @@ def create_folder(
     exists, which two nodes may attempt at once. `use`: the folder's special uses (RFC 6154 section 3). Raises
     FolderExistsError, InvalidNameError, MailboxFullError.
     """
-    known = _known_folders(tx, user)
-    if (name == INBOX and INBOX in known) or _is_deleted(tx, user, mailbox_id) is not None:
+    is_there = _visible(tx, user, name) is not None
+    if (name == INBOX and is_there) or _is_deleted(tx, user, mailbox_id) is not None:
         return _head(tx, user)
-    if name in known:
+    if is_there:
         raise FolderExistsError(f"a folder {name!r} already exists")
     uidvalidities = _new_uidvalidities(tx, user)
-    missing = _missing_parents(tx, user, name, known)
+    missing = _missing_parents(tx, user, name)
     changes: list[Change] = [FolderCreate(next(spare_ids), parent, next(uidvalidities)) for parent in missing]
     changes.append(FolderCreate(mailbox_id, name, next(uidvalidities)))
-    _check_number(tx, known, changes)
+    _check_number(tx, user, changes)
     if use:
         changes.append(FolderAnnotate(mailbox_id, ((SPECIAL_USE, use.encode()),)))
         _check_annotations(tx, user, 0, 1, 1)
@@ -91,9 +92,10 @@ def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, s
     FolderNotFoundError, FolderExistsError, InvalidNameError; MailboxFullError if the user has no room for INBOX's
     annotations twice.
     """
-    known = _known_folders(tx, user)
-    old = next((record.name for record in known.values() if record.mailbox_id == mailbox_id), None)
-    if old is None and not (name in known and queries.folder_name(tx.connection, mailbox_id) == name):
+    tx.write_chains()  # the visibility of a deleted folder depends on its mail
+    renamed = queries.folder_by_id(tx.connection, user, mailbox_id)
+    old = None if renamed is None else renamed.name
+    if old is None and not (_visible(tx, user, name) and queries.folder_name(tx.connection, mailbox_id) == name):
         raise FolderNotFoundError("the folder has been deleted in the meantime")
     if old is None or old == name:
         return _head(tx, user)
@@ -101,14 +103,15 @@ def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, s
         raise InvalidNameError(f"the folder {old!r} cannot be moved below itself; choose another name")
     # A folder below may be deleted but visible: it moves along, and still vanishes with its last mail. One that was
     # united with another stays so (`resync.folder_tree.renamed`).
-    below = {} if old == INBOX else {n: r for n, r in known.items() if n.startswith(old + SEPARATOR)}
+    below = {} if old == INBOX else queries.folders_below(tx.connection, user, old)
     names = {mailbox_id: name, **{record.mailbox_id: name + n.removeprefix(old) for n, record in below.items()}}
     for new in names.values():
         check_folder_name(new)
-        if new in known and known[new].mailbox_id not in names:
+        holder = queries.folder(tx.connection, user, new)
+        if holder is not None and holder.mailbox_id not in names:
             raise FolderExistsError(f"a folder {new!r} already exists")
     uidvalidities = _new_uidvalidities(tx, user)
-    missing = _missing_parents(tx, user, name, known)
+    missing = _missing_parents(tx, user, name)
     changes: list[Change] = [FolderCreate(next(spare_ids), parent, next(uidvalidities)) for parent in missing]
     changes += [FolderRename(folder_id, new) for folder_id, new in names.items()]
     if _is_deleted(tx, user, mailbox_id):
@@ -118,7 +121,7 @@ def rename_folder(tx: Transaction, user: str, mailbox_id: bytes, name: str, *, s
         kept = queries.annotations_of(tx.connection, user, mailbox_id)  # RFC 5464 section 4.1: both have them
         _check_annotations(tx, user, 0, len(kept), len(kept))
         changes += [FolderAnnotate(inbox.mailbox_id, (one,)) for one in kept.items()]
-    _check_number(tx, known, changes)
+    _check_number(tx, user, changes)
     return commit(tx, _tree(user), changes).dot
 
 
@@ -175,8 +178,7 @@ def _name_elsewhere(
         return _note_unfinished(tx, user, mailbox_id, name, value)
     if others or (name != KEPT_UIDVALIDITY if mailbox_id != NOWHERE else not name.startswith(FOREIGN_GUID)):
         raise InvalidNameError(f"annotations below {OWN} belong to the nodes")
-    query = "SELECT COUNT(*) FROM annotation WHERE user = ? AND mailbox_id = ? AND substr(name, 1, ?) = ?"
-    known: int = tx.connection.execute(query, (user, NOWHERE, len(OWN), OWN)).fetchone()[0]
+    known = queries.count_annotations_below(tx.connection, user, NOWHERE, OWN)
     if known >= REMOVED_FACTOR * tx.limits.imap_folders_per_user:
         raise MailboxFullError("the user's folders have had too many names at other servers")
     if mailbox_id == NOWHERE:
@@ -220,10 +222,10 @@ def _keep_uidvalidity(tx: Transaction, user: str, mailbox_id: bytes, value: byte
         shown = queries.uidvalidities(tx.connection, mailbox_id)
         if had == value and shown is not None and b"%d" % shown[0] == value:
             return head_of(tx, _tree(user))
-        rows = queries.tree_rows(tx.connection, user)
-        folders = {row.mailbox_id: row for row in rows if isinstance(row, FolderState)}
-        holder = held_by(mailbox_id, folders[mailbox_id].uidvalidity)
-        _check_uidvalidity(tx, folders[mailbox_id], folders.values(), value)
+        query = "SELECT uidvalidity FROM folder WHERE mailbox_id = ?"
+        (own,) = tx.connection.execute(query, (mailbox_id,)).fetchone()
+        holder = held_by(mailbox_id, own)
+        _check_uidvalidity(tx, user, mailbox_id, value)
         mailbox = tx.chain(mailbox_id)
         if mailbox is not None and mailbox.uidnext > 1:
             raise FolderExistsError(
@@ -234,7 +236,7 @@ def _keep_uidvalidity(tx: Transaction, user: str, mailbox_id: bytes, value: byte
     return commit(tx, _tree(user), changes).dot
 
 
-def _check_uidvalidity(tx: Transaction, folder: FolderState, folders: Iterable[FolderState], value: bytes) -> None:
+def _check_uidvalidity(tx: Transaction, user: str, mailbox_id: bytes, value: bytes) -> None:
     """Raise InvalidNameError or FolderExistsError if no folder, or this one, may have this UIDVALIDITY."""
     text = value.decode("latin-1")
     is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(UIDVALIDITY_MAX))
@@ -242,10 +244,10 @@ def _check_uidvalidity(tx: Transaction, folder: FolderState, folders: Iterable[F
     if not 0 < wanted <= UIDVALIDITY_MAX or text != str(wanted):
         raise InvalidNameError(f"a UIDVALIDITY is a number from 1 to {UIDVALIDITY_MAX}, not {text[:24]!r}")
     name = UIDVALIDITY_HOLDER + text
-    holder = queries.had_annotations(tx.connection, folder.user, NOWHERE, [name]).get(name)
-    is_held = holder is not None and holder_of(holder) != folder.mailbox_id
-    others = (one for one in folders if (one.mailbox_id, one.uidvalidity) != (folder.mailbox_id, wanted))
-    if is_held or any(may_become_one_of(one.uidvalidity, [wanted]) for one in others):
+    holder = queries.had_annotations(tx.connection, user, NOWHERE, [name]).get(name)
+    is_held = holder is not None and holder_of(holder) != mailbox_id
+    lowest, itself = wanted - RISEN_MAX, (mailbox_id, wanted)
+    if is_held or queries.has_uidvalidity_within(tx.connection, user, lowest, wanted, but=itself):
         raise FolderExistsError(f"a folder of the user has, has had, or may come to have the UIDVALIDITY {wanted}")
 
 
@@ -292,9 +294,9 @@ def _is_shown(tx: Transaction, user: str, mailbox_id: bytes) -> bool:
     return deleted is False or (deleted is True and mailbox is not None and mailbox.messages > 0)
 
 
-def _known_folders(tx: Transaction, user: str) -> dict[str, queries.FolderRecord]:
+def _visible(tx: Transaction, user: str, name: str) -> queries.FolderRecord | None:
     tx.write_chains()  # the visibility of a deleted folder depends on its mail
-    return queries.folders(tx.connection, user)
+    return queries.folder(tx.connection, user, name)
 
 
 def _parents(name: str) -> list[str]:
@@ -302,14 +304,16 @@ def _parents(name: str) -> list[str]:
     return [SEPARATOR.join(parts[:length]) for length in range(1, len(parts))]
 
 
-def _missing_parents(tx: Transaction, user: str, name: str, known: dict[str, queries.FolderRecord]) -> list[str]:
+def _missing_parents(tx: Transaction, user: str, name: str) -> list[str]:
     """Return which parents to create: one that is deleted, and shown for its mail, is created anew and gets that."""
-    return [one for one in _parents(name) if one not in known or _is_deleted(tx, user, known[one].mailbox_id)]
+    known = ((one, queries.folder(tx.connection, user, one)) for one in _parents(name))
+    return [one for one, found in known if found is None or _is_deleted(tx, user, found.mailbox_id)]
 
 
-def _check_number(tx: Transaction, known: dict[str, queries.FolderRecord], changes: Sequence[Change]) -> None:
+def _check_number(tx: Transaction, user: str, changes: Sequence[Change]) -> None:
     """Check the limit on the number of folders. Raises MailboxFullError."""
-    if len(known) + sum(isinstance(change, FolderCreate) for change in changes) > tx.limits.imap_folders_per_user:
+    more = sum(isinstance(change, FolderCreate) for change in changes)
+    if not queries.has_room_for_folders(tx.connection, user, more, tx.limits.imap_folders_per_user):
         raise MailboxFullError(f"a user may have {tx.limits.imap_folders_per_user} folders; delete some first")
 
 
@@ -319,11 +323,17 @@ def _new_uidvalidities(tx: Transaction, user: str) -> Iterator[int]:
     They are unique to the user, not only to the name: a folder renamed to a former name must not look like the former
     folder. Raises MailboxFullError when they have run out.
     """
-    query = "SELECT MAX(uidvalidity) FROM folder WHERE user = ?"
-    highest: int = tx.connection.execute(query, (user,)).fetchone()[0] or -UIDVALIDITY_STEP
+    highest = queries.highest_uidvalidity(tx.connection, user) or -UIDVALIDITY_STEP
     if highest + UIDVALIDITY_RESERVE > UIDVALIDITY_MAX:
         raise MailboxFullError("the user has had so many folders that no UIDVALIDITY is left for a new one")
     now_s = min(tx.wall_ms() // 1000, UIDVALIDITY_OF_CLOCK_MAX)
-    query = "SELECT name FROM annotation WHERE user = ? AND mailbox_id = ? AND substr(name, 1, ?) = ?"
-    named = tx.connection.execute(query, (user, NOWHERE, len(UIDVALIDITY_HOLDER), UIDVALIDITY_HOLDER))
-    return uidvalidities_after(max(now_s - UIDVALIDITY_STEP, highest), kept_in(name for (name,) in named))
+    return uidvalidities_after(max(now_s - UIDVALIDITY_STEP, highest), partial(_may_become_kept, tx, user))
+
+
+def _may_become_kept(tx: Transaction, user: str, own: int) -> bool:
+    """Return True if a folder's own UIDVALIDITY, with what merges may add, can become one of another server."""
+    first, last = str(own), str(own + RISEN_MAX)
+    if len(first) < len(last):  # the order of names is not that of numbers
+        first, last = "0", ":"
+    bounds = (UIDVALIDITY_HOLDER + first, UIDVALIDITY_HOLDER + last)
+    return may_become_one_of(own, kept_in(queries.annotation_names(tx.connection, user, NOWHERE, *bounds)))
