@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from itertools import pairwise, zip_longest
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from protocol.values import UID_MAX, Dot, Stamp, context_dots, context_of
 from resync.entry import (
@@ -49,6 +49,8 @@ UIDVALIDITY_MAX = UID_MAX - RISEN_MAX
 """Highest UIDVALIDITY of a folder in the tree."""
 UIDVALIDITY_AHEAD_MAX = 1 << 24
 """Limit of a new UIDVALIDITY above both the seconds since the epoch and all that the user's folders have had."""
+SHARES_MAX = 16
+"""Limit of shares of the UIDVALIDITYs: with so many, a user can have 150,000 folders until none is left."""
 ROW_BYTES = 100
 """Octets of a row without its name and value, roughly."""
 SEPARATOR = "/"
@@ -56,6 +58,28 @@ UNITED = ""
 """Mark in place of a SID: a merge, not a user, has deleted the folder, because another one has its name."""
 GIVEN_UP = "-"
 """Mark in place of a SID and a name: a UIDVALIDITY that a folder had until a merge, kept like a deleted folder."""
+
+
+class Share(NamedTuple):
+    """One node's share of the UIDVALIDITYs: each `of`-th step of `UIDVALIDITY_STEP`, counted from 0, is that node's."""
+
+    position: int
+    of: int
+
+    def first_from(self, least: int) -> int:
+        """Return the first UIDVALIDITY of the share that is this one, or whole steps above it."""
+        return least + UIDVALIDITY_STEP * ((self.position - least // UIDVALIDITY_STEP) % self.of)
+
+
+ALL = Share(0, 1)
+"""The share of a node without others, and of merges, which all nodes are to make alike."""
+
+
+def share_of(sid: str, others: Iterable[str]) -> Share:
+    """Return a node's share, by its place among all nodes. If there are more than `SHARES_MAX`, some have the same."""
+    sids = sorted({sid, *others})
+    shares = min(len(sids), SHARES_MAX)
+    return Share(sids.index(sid) % shares, shares)
 
 
 @dataclass(slots=True)
@@ -203,14 +227,14 @@ def renamed(folder: FolderState, name: str, stamp: Stamp) -> FolderState:
     return folder._replace(name=name, time=stamp.time, sid=UNITED if is_united(folder) else stamp.sid)
 
 
-def uidvalidities_after(highest: int, may_become_kept: Callable[[int], bool]) -> Iterator[int]:
-    """Yield UIDVALIDITYs for new folders, at last the maximum for ever.
+def uidvalidities_after(highest: int, may_become_kept: Callable[[int], bool], share: Share = ALL) -> Iterator[int]:
+    """Yield UIDVALIDITYs of the share for new folders, at last the maximum for ever.
 
     `highest` is the highest one that any of the user's folders has or had; `may_become_kept` tells those that may
     become one of another server's, as no new one can.
     """
     while True:
-        highest = min(highest + UIDVALIDITY_STEP, UIDVALIDITY_MAX)
+        highest = min(share.first_from(highest + UIDVALIDITY_STEP), UIDVALIDITY_MAX)
         if highest == UIDVALIDITY_MAX or not may_become_kept(highest):
             yield highest
 

@@ -71,6 +71,7 @@ from replicator.runtime.metrics import RefusalMetrics, ReplicationMetrics
 from replicator.store.checkpoints.archive import Archive
 from replicator.store.db.queries import MailboxKey
 from replicator.store.store import Store
+from resync.folder_tree import share_of
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +110,7 @@ class Coordinator:
             run_of=self._run_of,
             refusals=refusals,
         )
+        store.take_share(share_of(self.sid, self.connections.peers))
         self.admission = Admission(
             store,
             lambda: self.connections.peers,
@@ -295,6 +297,7 @@ class Coordinator:
         self.durability.config = config.durability
         self.prestage.wanted = config.durability.copies - 1
         self.connections.set_peers(config.peers)
+        self.store.take_share(share_of(self.sid, self.connections.peers))
         self.mastership.note_met()
         self.admission.peers_changed()
         self._note_component()

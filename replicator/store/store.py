@@ -39,6 +39,7 @@ from replicator.store.db.tally import Tally
 from replicator.store.db.transaction import Commit, Logged, Transaction
 from replicator.store.db.writer import Writer
 from replicator.store.log import pending_resync
+from resync.folder_tree import Share
 
 log = logging.getLogger(__name__)
 
@@ -209,6 +210,10 @@ class Store:
     async def write(self, work: Callable[[Transaction], T]) -> T:
         """See `Writer.submit`."""
         return await self._writer.submit(work)
+
+    def take_share(self, share: Share) -> None:
+        """Give folders that are created here UIDVALIDITYs of this share from now on."""
+        self._writer.share = share
 
     @property
     def queued(self) -> int:

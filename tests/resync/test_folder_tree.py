@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,16 @@ from hypothesis import strategies as st
 from protocol.values import Stamp
 from resync.clock import COUNTER_BITS
 from resync.entry import NOWHERE, Change, FolderAnnotate, FolderCreate, FolderDelete, FolderRename, FolderSubscribe
-from resync.folder_tree import ROW_BYTES, UIDVALIDITY_AHEAD_MAX, UIDVALIDITY_MAX, UIDVALIDITY_STEP, merge_trees
+from resync.folder_tree import (
+    ROW_BYTES,
+    SHARES_MAX,
+    UIDVALIDITY_AHEAD_MAX,
+    UIDVALIDITY_MAX,
+    UIDVALIDITY_STEP,
+    merge_trees,
+    share_of,
+    uidvalidities_after,
+)
 from resync.state import RISEN_MAX, ContradictionError
 from tests.effort import examples
 from tests.resync.tree_histories import Clock, Node
@@ -53,6 +63,25 @@ def test_merge_separates_uidvalidities_that_could_become_equal() -> None:
     first, second, third = (merged.folders[mailbox_id * 16].uidvalidity for mailbox_id in (b"a", b"b", b"c"))
     assert third == 5000 + RISEN_MAX + UIDVALIDITY_STEP
     assert [first - third, second - first] == [UIDVALIDITY_STEP, UIDVALIDITY_STEP]
+
+
+@given(st.integers(2, SHARES_MAX), st.integers(0, 1 << 31))
+def test_nodes_count_on_from_one_number_by_uidvalidities_of_their_own(nodes: int, highest: int) -> None:
+    sids = [f"dc{number}" for number in range(nodes)]
+    given = list[int]()
+    for sid in sids:
+        own = uidvalidities_after(highest, lambda _: False, share_of(sid, sids))
+        ours = [number for number, _ in zip(own, range(3), strict=False)]
+        steps = [higher - lower for lower, higher in pairwise([highest, *ours])]
+        assert all(UIDVALIDITY_STEP <= step <= 2 * nodes * UIDVALIDITY_STEP for step in steps)
+        assert max(steps) <= UIDVALIDITY_AHEAD_MAX, "other nodes would refuse it"
+        given += ours
+    assert all(higher - lower >= UIDVALIDITY_STEP for lower, higher in pairwise(sorted(given)))
+
+
+def test_a_node_without_others_has_all_uidvalidities() -> None:
+    own = uidvalidities_after(1_000, lambda _: False, share_of("dc1", []))
+    assert [next(own), next(own)] == [1_000 + UIDVALIDITY_STEP, 1_000 + 2 * UIDVALIDITY_STEP]
 
 
 def test_last_uidvalidity_is_reused_when_they_run_out() -> None:

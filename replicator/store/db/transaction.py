@@ -26,6 +26,7 @@ from replicator.store.db.tally import NO_COUNT, NOTHING, Count, Shown, Tally, sh
 from resync.clock import HybridClock, is_believed
 from resync.conflicts import Conflicts
 from resync.entry import Change, Entry
+from resync.folder_tree import Share
 
 _APPEND = "INSERT INTO log (origin, seq, time, chain, applied, offset_bytes, body) VALUES (?,?,?,?,?,?,?)"
 
@@ -112,17 +113,26 @@ class Memory:
 class Transaction:
     """The reads and writes of one batch of jobs. `origin` names the entries that are numbered here.
 
-    `limits`: so many folders, subscriptions and annotations may a user have who asks for one more here.
+    `limits`: so many folders, subscriptions and annotations may a user have who asks for one more here. `share`: of
+    the UIDVALIDITYs, those for folders that are created here.
     """
 
     def __init__(
-        self, connection: sqlite3.Connection, memory: Memory, origin: str, clock: HybridClock, limits: LimitsConfig
+        self,
+        connection: sqlite3.Connection,
+        memory: Memory,
+        origin: str,
+        clock: HybridClock,
+        limits: LimitsConfig,
+        *,
+        share: Share,
     ) -> None:
         self.connection = connection
         self.memory = memory
         self.commit = Commit()
         self.origin = origin
         self.limits = limits
+        self.share = share
         self._clock = clock
         self._changed_chains: dict[bytes, Chain] = {}
         self._held_before: dict[bytes, Usage] = {}  # what the changed mailboxes held before

@@ -27,6 +27,7 @@ from replicator.store.db.damage import Damage, DatabaseDamagedError
 from replicator.store.db.tally import NO_COUNT
 from replicator.store.db.transaction import Commit, Memory, Transaction
 from resync.clock import COUNTER_BITS, FOLLOWED_MAX_MS, HybridClock
+from resync.folder_tree import ALL
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +89,8 @@ class Writer:
         self._publish = publish
         self._damage = damage
         self._limits = limits or LimitsConfig()
+        self.share = ALL
+        """See `Transaction`; counts from the next transaction on."""
         self._clock = HybridClock(clock_ms)
         self._clock.observe(_last_time(connection))
         self._memory = Memory(connection)
@@ -156,7 +159,7 @@ class Writer:
             job.error = None
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            tx = Transaction(self._connection, self._memory, self._origin, self._clock, self._limits)
+            tx = Transaction(self._connection, self._memory, self._origin, self._clock, self._limits, share=self.share)
             for job in jobs:
                 job.run(tx)
             commit = tx.finish()

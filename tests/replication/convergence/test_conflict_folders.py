@@ -19,6 +19,7 @@ from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import MailboxKey
 from replicator.store.log.forks import StrayMail, strays
 from resync import folder_tree
+from resync.folder_tree import ALL
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
 
 
@@ -105,6 +106,24 @@ async def test_folder_created_on_both_sides_becomes_one_with_all_mail(
         assert (await two.folders())["Work"].uidvalidity > max(before)
 
 
+async def test_folders_of_both_sides_have_uidvalidities_of_their_own(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Both sides count on from one number, since several folders have been created within a second."""
+    async with pair(tmp_path, autojump_clock) as two:
+        for number in range(3):
+            await create(two.here, f"before {number}")
+        await two.part()
+        for sid, node in two.nodes.nodes.items():
+            for name in ("Work", f"of {sid}", f"more of {sid}"):
+                await create(node, name)
+        sides = [await node.mail.folders(USER) for node in two.nodes.all()]
+        here, there = ({one.name: one.uidvalidity for one in folders} for folders in sides)
+        assert here["Work"] != there["Work"]
+        await two.heal()
+        after = {name: folder.uidvalidity for name, folder in (await two.folders()).items()}
+        assert after.pop("Work") > max(*here.values(), *there.values())
+        assert after == {name: number for name, number in (here | there).items() if name != "Work"}
+
+
 async def test_message_with_two_placements_moves_by_one_and_stays_by_the_other(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
@@ -184,6 +203,8 @@ async def test_status_counts_stray_mail_although_nodes_are_equal(
 async def test_folders_created_apart_never_share_a_uidvalidity(tmp_path: Path, autojump_clock: MockClock) -> None:
     """A folder that later took the other's name would otherwise look like the same mailbox."""
     async with pair(tmp_path, autojump_clock) as two:
+        for node in two.nodes.all():
+            node.store.take_share(ALL)  # as of nodes whose configurations differ
         await two.part()
         await create(two.here, "A")
         await create(two.there, "B")

@@ -11,6 +11,7 @@ from trio.testing import MockClock
 from protocol.commands import Ping
 from replicator.config import DurabilityConfig, PeerConfig, WhenShort
 from replicator.replication.links import connections
+from resync.folder_tree import UIDVALIDITY_STEP
 from tests.replication.cluster import HEARTBEAT_S, LOOPBACK, TIMEOUT_S, Cluster, Node, cluster, until
 from tests.replication.log.truncating import SAID_S, checkpoint, log_entries
 from tests.replication.metrics import refreshed, value
@@ -36,6 +37,16 @@ async def two_of_three(nodes: Cluster) -> tuple[Node, Node]:
     tell(nodes["dc2"], "dc1")
     await nodes.linked(["dc1", "dc2"])
     return nodes["dc1"], nodes["dc2"]
+
+
+async def test_uidvalidities_are_shared_with_a_new_node(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with cluster(tmp_path, autojump_clock, start=["dc1", "dc2"]) as nodes:
+        await two_of_three(nodes)
+        for sids in (["dc1", "dc2"], ["dc1", "dc2", "dc3"]):
+            for place, node in enumerate(nodes.all()):
+                tell(node, *(sid for sid in sids if sid != node.sid))
+                before = (await node.inbox(f"new at {node.sid} of {len(sids)}")).uidvalidity
+                assert before // UIDVALIDITY_STEP % len(sids) == place
 
 
 async def test_cluster_grows_and_shrinks_while_its_nodes_run(tmp_path: Path, autojump_clock: MockClock) -> None:

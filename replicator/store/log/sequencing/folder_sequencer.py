@@ -44,7 +44,7 @@ from resync.names_elsewhere import (
 from resync.state import RISEN_MAX
 
 UIDVALIDITY_RESERVE = UIDVALIDITY_STEP << 12
-"""UIDVALIDITY values reserved for merges and for the parents that one new folder may need."""
+"""UIDVALIDITY values reserved, in each node's share, for merges and for the parents that one new folder may need."""
 UIDVALIDITY_OF_CLOCK_MAX = UIDVALIDITY_MAX - (1 << 28)
 """Highest UIDVALIDITY taken from the clock (year 2097), so that a wrong clock cannot use up the values."""
 REMOVED_FACTOR = 10
@@ -321,13 +321,15 @@ def _new_uidvalidities(tx: Transaction, user: str) -> Iterator[int]:
     """Yield UIDVALIDITYs from the clock's seconds (RFC 3501 section 2.3.1.1) up, above all that the user's folders had.
 
     They are unique to the user, not only to the name: a folder renamed to a former name must not look like the former
-    folder. Raises MailboxFullError when they have run out.
+    folder. They are of this node's share, so that no other side of a cut gives the same one. Raises MailboxFullError
+    when they have run out.
     """
     highest = queries.highest_uidvalidity(tx.connection, user) or -UIDVALIDITY_STEP
-    if highest + UIDVALIDITY_RESERVE > UIDVALIDITY_MAX:
+    if highest + UIDVALIDITY_RESERVE * tx.share.of > UIDVALIDITY_MAX:
         raise MailboxFullError("the user has had so many folders that no UIDVALIDITY is left for a new one")
     now_s = min(tx.wall_ms() // 1000, UIDVALIDITY_OF_CLOCK_MAX)
-    return uidvalidities_after(max(now_s - UIDVALIDITY_STEP, highest), partial(_may_become_kept, tx, user))
+    may_become_kept = partial(_may_become_kept, tx, user)
+    return uidvalidities_after(max(now_s - UIDVALIDITY_STEP, highest), may_become_kept, tx.share)
 
 
 def _may_become_kept(tx: Transaction, user: str, own: int) -> bool:
