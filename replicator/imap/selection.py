@@ -379,7 +379,7 @@ async def _recent_from(mail: MailStore, folder: Folder, view: MailboxView, *, re
     try:
         if not read_only:
             return await mail.claim_recent(view)
-        recent = (await mail.status(folder)).recent
+        recent = await mail.count_recent(folder)
     except MailError:  # a full disk or a lost link does not prevent reading
         return view.uidnext
     uids = view.messages.keys()

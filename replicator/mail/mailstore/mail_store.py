@@ -100,6 +100,10 @@ class MailStore(Protocol):
         """Return the folder's counters without loading the mailbox."""
         ...
 
+    async def count_recent(self, folder: Folder) -> int:
+        r"""Return the number of messages that are `\Recent` at this node. That takes time for each of them."""
+        ...
+
     async def quota(self, user: str) -> Quota:
         """Return usage and limits of the user's mail. Looks at all folders at the first call for a user only."""
         ...

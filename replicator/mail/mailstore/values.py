@@ -30,7 +30,6 @@ class FolderStatus:
     uidnext: int
     highestmodseq: int
     size_bytes: int
-    recent: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,14 +132,15 @@ class FolderOperations:
     async def status(self, folder: Folder) -> FolderStatus:
         """See `MailStore`."""
         await self._coordinator.readiness.wait(MailboxKey.of(folder))
-        chain, unclaimed = await self._store.read(
-            lambda reader: (chains.load_known(reader, folder.mailbox_id), recent.count(reader, folder.mailbox_id))
-        )
+        chain = await self._store.read(lambda reader: chains.load_known(reader, folder.mailbox_id))
         if chain is None:
-            return FolderStatus(folder, 0, 0, 1, 0, 0, 0)
-        return FolderStatus(
-            folder, chain.messages, chain.unseen, chain.uidnext, chain.highestmodseq, chain.size_bytes, unclaimed
-        )
+            return FolderStatus(folder, 0, 0, 1, 0, 0)
+        return FolderStatus(folder, chain.messages, chain.unseen, chain.uidnext, chain.highestmodseq, chain.size_bytes)
+
+    async def count_recent(self, folder: Folder) -> int:
+        """See `MailStore`."""
+        await self._coordinator.readiness.wait(MailboxKey.of(folder))
+        return await self._store.read(lambda reader: recent.count(reader, folder.mailbox_id))
 
     async def _create(self, user: str, name: str, use: str | None = None) -> Folder:
         mailbox_id, new_id = self._environment.new_guid(), self._environment.new_guid

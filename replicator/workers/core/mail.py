@@ -84,6 +84,7 @@ class MailCalls:
             "subscribe": told(self._subscribe),
             "catch_up": told(mail.catch_up),
             "status": mail.status,
+            "count_recent": mail.count_recent,
             "quota": mail.quota,
             "check_quota": mail.check_quota,
             "claim_recent": self._claim_recent,

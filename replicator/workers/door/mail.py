@@ -153,6 +153,10 @@ class RemoteMail:
         """See `MailStore`."""
         return cast("FolderStatus", await self._ask("status", folder))
 
+    async def count_recent(self, folder: Folder) -> int:
+        """See `MailStore`."""
+        return cast("int", await self._ask("count_recent", folder))
+
     async def quota(self, user: str) -> Quota:
         """See `MailStore`."""
         quota = cast("Quota", await self._ask("quota", user))

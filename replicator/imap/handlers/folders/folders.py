@@ -96,8 +96,9 @@ async def counted(session: Session, folder: Folder, items: Iterable[c.StatusItem
     """Return the STATUS response with these items, each once, which the client may not have asked for."""
     asked = [*items]
     counters = await session.mail.status(folder)
+    recent = await session.mail.count_recent(folder) if c.StatusItem.RECENT in asked else 0
     deleted = await _deleted(session, folder) if _OF_DELETED.intersection(asked) else (0, 0)
-    values = [(item.value, _status_value(session, item, counters, deleted)) for item in asked]
+    values = [(item.value, _status_value(session, item, counters, recent, deleted)) for item in asked]
     return status_response(folder.name, values, utf8=session.aware.utf8)
 
 
@@ -114,10 +115,12 @@ async def _deleted(session: Session, folder: Folder) -> tuple[int, int]:
     return messages, size_bytes
 
 
-def _status_value(session: Session, item: c.StatusItem, status: FolderStatus, deleted: tuple[int, int]) -> str:
+def _status_value(
+    session: Session, item: c.StatusItem, status: FolderStatus, recent: int, deleted: tuple[int, int]
+) -> str:
     values = {
         c.StatusItem.MESSAGES: status.messages,
-        c.StatusItem.RECENT: status.recent,
+        c.StatusItem.RECENT: recent,
         c.StatusItem.UIDNEXT: status.uidnext,
         c.StatusItem.UIDVALIDITY: status.folder.uidvalidity,
         c.StatusItem.UNSEEN: status.unseen,
