@@ -49,6 +49,10 @@ class ReplicaMailbox(Protocol):
         """
         ...
 
+    async def above(self, uid: int) -> Listing:
+        """Return the mails above a UID, ascending by UID."""
+        ...
+
     async def named(self, uids: UidSet, guids: Collection[bytes]) -> Listing:
         """Return those mails with these UIDs or GUIDs that were not read yet, ascending by UID."""
         ...

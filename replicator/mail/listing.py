@@ -68,6 +68,14 @@ class Listing(Sequence[ListedMessage]):
         """Return the position of the first message above this UID."""
         return bisect_right(self._uids, uid, self._rows.start, self._rows.stop) - self._rows.start
 
+    def has_guid(self, begin: bytes) -> bool:
+        """Return True if the GUID of a message begins so. Takes a millisecond for some 100,000 messages."""
+        first, end = self._rows.start * _PACKED.size, self._rows.stop * _PACKED.size
+        at = self._packed.find(begin, first, end)
+        while at >= 0 and at % _PACKED.size:
+            at = self._packed.find(begin, at + 1, end)
+        return at >= 0
+
     def uids(self) -> UidSet:
         """Return the UIDs of all messages."""
         return UidSet.ascending(self._uids[self._rows.start : self._rows.stop])

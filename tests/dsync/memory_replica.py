@@ -100,6 +100,9 @@ class MemoryMailbox:
     async def changed(self, above_uid: int, above_modseq: int) -> Listing:
         return self._those(lambda mail: mail.uid > above_uid or mail.modseq > above_modseq)
 
+    async def above(self, uid: int) -> Listing:
+        return self._those(lambda mail: mail.uid > uid)
+
     async def named(self, uids: UidSet, guids: Collection[bytes]) -> Listing:
         return self._those(lambda mail: (mail.uid in uids or mail.guid in guids) and mail.uid not in self.read)
 

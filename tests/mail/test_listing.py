@@ -39,6 +39,18 @@ def test_listing_is_a_sequence_of_what_it_was_made_of(
         assert part.find(message.uid) == (message if message in some else None)
 
 
+@given(LISTS, st.integers(0, 20), st.integers(0, 20), st.binary(min_size=1, max_size=16), st.data())
+def test_listing_finds_beginnings_of_guids_alone(
+    messages: Sequence[ListedMessage], start: int, stop: int, begin: bytes, data: st.DataObject
+) -> None:
+    part, guids = Listing.of(messages)[start:stop], [message.guid for message in messages[start:stop]]
+    assert part.has_guid(begin) == any(guid.startswith(begin) for guid in guids)
+    for guid in guids:
+        assert part.has_guid(guid[: data.draw(st.integers(1, 16))])
+        inner = guid[1 : data.draw(st.integers(2, 16))]
+        assert part.has_guid(inner) == any(one.startswith(inner) for one in guids)
+
+
 def test_listing_has_no_message_beyond_its_end() -> None:
     listing = Listing.of([ListedMessage(7, bytes(16), 1, frozenset(), 0, None)])
     assert listing[-1].uid == 7

@@ -49,7 +49,6 @@ CHANGES_MAX = 1_000_000
 AT_ONCE = 500
 """Mails of which the event loop computes something at once: some milliseconds."""
 
-MODSEQ_MAX = 2**63 - 1
 
 ATTRIBUTES_MAX = 1_000
 ATTRIBUTE_BYTES_MAX = 64 << 10
@@ -299,7 +298,7 @@ class MailboxSync:
         """
         if plan.uidnext <= self._own.uidnext:
             return False
-        after = await self._box.changed(self._own.uidnext - 1, MODSEQ_MAX)
+        after = await self._box.above(self._own.uidnext - 1)
 
         def compared() -> tuple[bool, Sequence[int]]:
             """Return whether the peer may have given mails other UIDs, and the strangers' UIDs."""

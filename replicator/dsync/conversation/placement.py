@@ -81,6 +81,9 @@ class Placement:
         guid = guid_of(mail.guid)
         uids = self._copies.get(guid)
         if uids is None:
+            awaited = self._placed[self._next] if self._next < len(self._placed) else None
+            if awaited is not None and awaited.peers is not None and awaited.guid == guid:
+                return [awaited.peers]  # nearly always: Dovecot sends most mails in their order, without UIDs
             change = self._changes.find(mail.uid)
             if change is not None and change.guid == guid and self._awaits(mail.uid):
                 return [mail.uid]

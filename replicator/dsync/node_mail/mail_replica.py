@@ -248,10 +248,11 @@ class MailReplica:
             return
         at_ms = self._clock_ms()
         change = await self._mail.last_change(folder)  # before mails: what comes in between is found by the next sync
-        modseq = (await self._mail.status(folder)).highestmodseq
+        began = await self._mail.status(folder)
         last_sync = self._last_sync(peer, mailbox_id, folder.mailbox_id)
-        this_sync = LastSync(folder.mailbox_id, folder.uidvalidity, modseq, at_ms, change.head, change.annotated)
-        box = MailReplicaMailbox(self._mail, folder, (mailbox_id, peer), (last_sync, this_sync), self._open_scratch)
+        then = folder.uidvalidity, began.highestmodseq, at_ms, change.head, change.annotated
+        syncs = last_sync, LastSync(folder.mailbox_id, *then)
+        box = MailReplicaMailbox(self._mail, began, (mailbox_id, peer), syncs, self._open_scratch)
         yield box
         box.tell_left_out()
         if box.is_synced:

@@ -11,7 +11,7 @@ from typing import BinaryIO
 import trio
 
 from protocol.units import KIB, MIB
-from protocol.values import UID_MAX, Dot, UidSet
+from protocol.values import Dot, UidSet
 from replicator.dsync.node_mail.attribute_keys import key_of, name_of
 from replicator.dsync.node_mail.kept_keywords import KeptKeywords
 from replicator.dsync.node_mail.known_uids import knows_all
@@ -25,7 +25,7 @@ from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullEr
 from replicator.mail.flags import SYSTEM_FLAGS, keywords
 from replicator.mail.last_changes import AnnotationChange, FlagChange
 from replicator.mail.listing import ListedMessage, Listing
-from replicator.mail.mailstore import INBOX, CoreMailStore, Folder, NewMessage, ReceivedBody
+from replicator.mail.mailstore import INBOX, CoreMailStore, Folder, FolderStatus, NewMessage, ReceivedBody
 from replicator.mail.view import MailboxView, Message
 
 log = logging.getLogger(__name__)
@@ -53,26 +53,28 @@ async def with_uidvalidity(mail: CoreMailStore, folder: Folder, uidvalidity: int
 class MailReplicaMailbox:
     """One mailbox during a sync.
 
-    `names`: its GUID, and the peer's name. `syncs`: the one before, if it is known, and this one.
+    `began`: as this sync began. `names`: its GUID, and the peer's name. `syncs`: the one before, if it is known, and
+    this one.
     """
 
     def __init__(
         self,
         mail: CoreMailStore,
-        folder: Folder,
+        began: FolderStatus,
         names: tuple[bytes, str],
         syncs: tuple[LastSync | None, LastSync],
         open_scratch: Callable[[], BinaryIO],
     ) -> None:
         self.open_scratch = open_scratch
         self._mail = mail
-        self._folder = folder
+        self._folder = began.folder
         self._guid, self._peer = names
         self._last_sync, self.this_sync = syncs
+        self._uidnext = began.uidnext  # as this sync began
         self._own_flags: dict[tuple[str, bool], GrowingUids] = {}
         self._own_annotations: set[str] = set()
         self.is_synced = False
-        self._read = ReadMails(mail, folder)
+        self._read = ReadMails(mail, began.folder)
         self._is_by_state = False  # only what has changed since the last sync is read
         self._relied_on: Dot | None = None  # the mailbox's head as a state was found to tell all
         self._gone = dict[int, bytes]()  # as in a `LastSync`
@@ -99,6 +101,11 @@ class MailReplicaMailbox:
         found = await self._read.changed(above_uid, above_modseq)
         await self._check_reliance()
         return found
+
+    async def above(self, uid: int) -> Listing:
+        """See `ReplicaMailbox`."""
+        await self._save_batch()
+        return await self._read.above(uid)
 
     async def named(self, uids: UidSet, guids: Collection[bytes]) -> Listing:
         """See `ReplicaMailbox`."""
@@ -161,7 +168,7 @@ class MailReplicaMailbox:
         numbers, read = await self.numbers(), await self._read.uids()
         copies = await self._read.have_copies()
         self._read.forget()  # nothing more is changed
-        came = await self._read.changed(UID_MAX, self.this_sync.modseq)
+        came = await self._read.above(self._uidnext - 1)
         copies = copies or await self._read.have_copies()
 
         def now() -> LastSync:

@@ -7,8 +7,8 @@ from functools import reduce
 
 import trio
 
-from protocol.values import UidSet
-from replicator.dsync.rules.mails.copies import have_copies
+from protocol.values import UID_MAX, UidSet
+from replicator.dsync.rules.mails.copies import MARK
 from replicator.mail.listing import ListedMessage, Listing
 from replicator.mail.mailstore import CoreMailStore, Folder
 from replicator.mail.view import MailboxView
@@ -38,6 +38,10 @@ class ReadMails:
     async def changed(self, above_uid: int, above_modseq: int) -> Listing:
         """Return the mails above a UID, and those that have changed above a MODSEQ."""
         return self._noted(await self._mail.list_changed(self._folder, above_uid, above_modseq))
+
+    async def above(self, uid: int) -> Listing:
+        """Return the mails above a UID."""
+        return self._noted(await self._mail.list_messages(self._folder, UidSet(((uid + 1, UID_MAX),))))
 
     async def named(self, uids: UidSet) -> Listing:
         """Return those mails with these UIDs that were not read yet."""
@@ -72,4 +76,4 @@ class ReadMails:
     async def have_copies(self) -> bool:
         """Return True if there are copies among the mails that were read."""
         read = [*self._read]
-        return await trio.to_thread.run_sync(lambda: any(map(have_copies, read)))
+        return await trio.to_thread.run_sync(lambda: any(mails.has_guid(MARK) for mails in read))

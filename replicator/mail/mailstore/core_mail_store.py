@@ -126,6 +126,10 @@ class CoreMailStore(MailStore, Protocol):
         """
         ...
 
+    async def has_guid(self, folder: Folder, begin: bytes) -> bool:
+        """Return True if the folder has a message whose GUID begins so."""
+        ...
+
     async def uids_of(self, folder: Folder, guids: Collection[bytes]) -> UidSet:
         """Return the UIDs of those of these messages that the mailbox has."""
         ...

@@ -159,6 +159,11 @@ class SyncOperations(FolderOperations):
             partial(queries.accounts_for, mailbox_id=folder.mailbox_id, uids=uids, up_to=up_to)
         )
 
+    async def has_guid(self, folder: Folder, begin: bytes) -> bool:
+        """See `CoreMailStore`."""
+        await self._coordinator.readiness.wait(MailboxKey.of(folder))
+        return await self._store.read(partial(queries.has_guid, mailbox_id=folder.mailbox_id, begin=begin))
+
     async def uids_of(self, folder: Folder, guids: Collection[bytes]) -> UidSet:
         """See `CoreMailStore`."""
         await self._coordinator.readiness.wait(MailboxKey.of(folder))

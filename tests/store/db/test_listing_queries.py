@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,12 @@ async def test_listings_have_what_the_view_has(tmp_path: Path) -> None:
         assert [*await store.read(lambda reader: queries.listing_of(reader, mailbox, some))] == messages[1:3]
         above = await store.read(lambda reader: queries.listing_above(reader, mailbox, 5, before))
         assert [message.uid for message in above] == [2, 6]
+        expunged = next(iter((await store.read(lambda reader: queries.expunged(reader, mailbox))).values()))
+        guid = messages[1].guid
+        for begin, is_there in [(guid, True), (guid[:5], True), (expunged, False), (b"?", False)]:
+            has_guid = partial(queries.has_guid, mailbox_id=mailbox, begin=begin)
+            assert await store.read(has_guid) == is_there
+        assert not await store.read(partial(queries.has_guid, mailbox_id=bytes(16), begin=messages[1].guid))
         part = await store.read(lambda reader: queries.view(reader, INBOX, some))
         whole = await store.view(INBOX)
         assert [*part.messages] == [2, 3]
@@ -45,11 +52,11 @@ async def test_listings_have_what_the_view_has(tmp_path: Path) -> None:
         assert all(whole.messages[uid] == message for uid, message in part.messages.items())
 
 
-@pytest.mark.parametrize("counted_max", [0, 500])
+@pytest.mark.parametrize("searched_max", [0, 500])
 async def test_messages_and_expunged_ones_are_accounted_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counted_max: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, searched_max: int
 ) -> None:
-    monkeypatch.setattr(listing_queries, "COUNTED_MAX", counted_max)
+    monkeypatch.setattr(listing_queries, "SEARCHED_MAX", searched_max)
     async with open_store(tmp_path) as store:
         for number in range(6):
             await save(store, number)

@@ -12,7 +12,6 @@ from itertools import chain
 
 from replicator.dsync.rules.mails.peer_changes import PeerChanges
 from replicator.dsync.wire.items import ChangeType
-from replicator.mail.listing import ListedMessage
 
 MARK = bytes.fromhex("c0 91 e5 d5 7c")
 """The beginning of the GUIDs of copies. One in 2**40 other mails has it, too, which costs work only."""
@@ -33,11 +32,6 @@ def guid_of_copy(source: bytes, number: int) -> bytes:
 def is_copy(guid: bytes) -> bool:
     """Return True for the GUID of a copy."""
     return guid.startswith(MARK)
-
-
-def have_copies(mails: Iterable[ListedMessage]) -> bool:
-    """Return True if there are copies among these mails of this side."""
-    return any(is_copy(mail.guid) for mail in mails)
 
 
 def named_here(guid: bytes, here: bytes, sources: dict[bytes, bytes]) -> bytes:

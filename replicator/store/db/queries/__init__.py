@@ -60,7 +60,7 @@ from replicator.store.db.queries.folder_queries import (
     watched_folder,
     watched_folders,
 )
-from replicator.store.db.queries.listing_queries import accounts_for, listing, listing_above, listing_of
+from replicator.store.db.queries.listing_queries import accounts_for, has_guid, listing, listing_above, listing_of
 from replicator.store.db.queries.log_queries import (
     Lag,
     entry_at,
@@ -133,6 +133,7 @@ __all__ = [
     "folders_beside_strays",
     "folders_in_sight",
     "had_annotations",
+    "has_guid",
     "has_room_for_folders",
     "has_uidvalidity_within",
     "highest_uidvalidity",

@@ -8,11 +8,14 @@ from contextlib import closing
 
 from protocol.values import UidSet
 from replicator.mail.listing import ListedMessage, Listing
+from replicator.store.db import chain as chains
+from replicator.store.db.queries.change_queries import expunged
 from replicator.store.db.queries.moment import at_one_moment
 from replicator.store.db.rows.message_rows import LISTED_COLUMNS, listed_from
+from resync.entry import ID_BYTES
 
-COUNTED_MAX = 500
-"""Ranges of UIDs that are counted by a query each, in some milliseconds; with more, a look at all UIDs is quicker."""
+SEARCHED_MAX = 500
+"""Ranges of UIDs that are searched by a query each, in some milliseconds; with more, a look at all UIDs is quicker."""
 
 _SELECT = f"SELECT {LISTED_COLUMNS} FROM by_uid WHERE mailbox = ?"
 
@@ -39,27 +42,35 @@ def listing_above(connection: sqlite3.Connection, mailbox_id: bytes, uid: int, m
 
 
 def accounts_for(connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet, up_to: int) -> bool:
-    """Return True if all messages up to a UID are among `uids`, and the rest of `uids` is remembered as expunged."""
+    """Return True if all messages up to a UID are among `uids`, and the rest of `uids` is remembered as expunged.
+
+    `uids` are not above that UID. Nearly all messages are among them, so the time is that for the others.
+    """
     with at_one_moment(connection):
-        if len(uids.ranges) <= COUNTED_MAX:
-            known = _count(connection, mailbox_id, uids)
-            if known != _count(connection, mailbox_id, UidSet(((1, up_to),))):
-                return False
-            if known == len(uids):
-                return True
-        rows = connection.execute(
-            "SELECT uid FROM by_uid WHERE mailbox = ? AND uid <= ? ORDER BY uid", (mailbox_id, up_to)
-        )
-        here = UidSet.ascending(uid for (uid,) in rows)
-        rows = connection.execute("SELECT uid FROM expunged WHERE mailbox = ?", (mailbox_id,))
-        gone = UidSet.of(uid for (uid,) in rows)
-        return not here.without(uids) and not uids.without(here).without(gone)
+        if _are_any(connection, mailbox_id, UidSet(((1, up_to),)).without(uids)):
+            return False
+        chain = chains.load_known(connection, mailbox_id)
+        (above,) = connection.execute(
+            "SELECT count(*) FROM by_uid WHERE mailbox = ? AND uid > ?", (mailbox_id, up_to)
+        ).fetchone()
+        lacking = len(uids) - (chain.messages - above if chain is not None else 0)
+        return not lacking or lacking == sum(uid in uids for uid in expunged(connection, mailbox_id))
 
 
-def _count(connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet) -> int:
-    query = "SELECT count(*) FROM by_uid WHERE mailbox = ? AND uid BETWEEN ? AND ?"
-    counts = (connection.execute(query, (mailbox_id, low, high)).fetchone() for low, high in uids.ranges)
-    return sum(count for (count,) in counts)
+def _are_any(connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet) -> bool:
+    """Return True if any of these messages is there."""
+    if len(uids.ranges) > SEARCHED_MAX:
+        rows = connection.execute("SELECT uid FROM by_uid WHERE mailbox = ?", (mailbox_id,))
+        return any(uid in uids for (uid,) in rows)
+    query = "SELECT 1 FROM by_uid WHERE mailbox = ? AND uid BETWEEN ? AND ? LIMIT 1"
+    return any(connection.execute(query, (mailbox_id, low, high)).fetchone() for low, high in uids.ranges)
+
+
+def has_guid(connection: sqlite3.Connection, mailbox_id: bytes, begin: bytes) -> bool:
+    """Return True if a mailbox has a message whose GUID begins so."""
+    bounds = begin, begin.ljust(ID_BYTES, b"\xff")
+    query = "SELECT 1 FROM by_guid WHERE guid BETWEEN ? AND ? AND mailbox = ? LIMIT 1"
+    return connection.execute(query, (*bounds, mailbox_id)).fetchone() is not None
 
 
 def _listed(connection: sqlite3.Connection, query: str, *parameters: object) -> Iterator[ListedMessage]:
