@@ -25,10 +25,10 @@ _AFTER_MODSEQ = KINDS[LETTER].names[5:]
 
 def quick_line(change: MailChange) -> bytes | None:
     """Return the line of a change; None if it is to be written in the general way."""
-    kind, uid, guid, modseq, *alike = change
+    kind, uid, guid, modseq, flags, added, removed, recent = change
     if kind is ChangeType.EXPUNGE or not modseq or not _is_plain(guid):
         return None
-    begin, end = _around(kind, *alike)
+    begin, end = _around(kind, flags, added, removed, recent)
     return f"{begin}{uid}\t{guid}\t{ABSENT}\t{modseq}{end}".encode(errors="surrogateescape")
 
 
