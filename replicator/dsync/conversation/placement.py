@@ -37,8 +37,8 @@ class _Held(NamedTuple):
 class Placement:
     """The mails of a plan, saved and moved in the order of their new UIDs while they come in.
 
-    Mails that come have their UIDs at the peer as names here. `_copies`: those of which the peer sends one text for
-    all, by the GUIDs of their sources.
+    Here, a mail that comes is named by its UID at the peer. `_copies`: UIDs of mails for which the peer sends one text,
+    by the GUIDs of their sources.
     """
 
     def __init__(self, peer: Peer, box: ReplicaMailbox, plan: Plan, told: Told) -> None:

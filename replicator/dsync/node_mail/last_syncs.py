@@ -58,8 +58,8 @@ class LastSync:
     since what is told of changes since a state does not tell their sources.
     `own_flags`, `own_annotations` (see `annotated`): changes by the sync itself. `expunged`: UIDs that were known to be
     expunged as it began; a peer that remembers this sync has been told of them, unless `common_modseq` is 0.
-    `uids`: those that the peer has been told, up to the common one. `gone`: GUIDs of mails that were expunged here
-    before this sync could give them other UIDs, by the UIDs under which the peer has them.
+    `uids`: those that the peer has been told, up to the common one. `gone`: GUIDs of mails that a user here
+    expunged while the sync was about to give them other UIDs, by these UIDs: the peer has them under these.
     """
 
     folder: bytes

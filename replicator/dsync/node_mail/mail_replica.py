@@ -255,5 +255,5 @@ class MailReplica:
         box = MailReplicaMailbox(self._mail, began, (mailbox_id, peer), syncs, self._open_scratch)
         yield box
         box.tell_left_out()
-        if box.is_synced:
-            self._last_syncs.note(peer, mailbox_id, box.this_sync)
+        if box.remembered is not None:
+            self._last_syncs.note(peer, mailbox_id, box.remembered)

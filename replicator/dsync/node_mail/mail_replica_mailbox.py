@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import BinaryIO
 
@@ -17,8 +18,8 @@ from replicator.dsync.node_mail.kept_keywords import KeptKeywords
 from replicator.dsync.node_mail.known_uids import knows_all
 from replicator.dsync.node_mail.last_syncs import NO_UIDS, LastSync, annotated
 from replicator.dsync.node_mail.read_mails import AT_ONCE, ReadMails, in_parts
+from replicator.dsync.node_mail.this_sync import ThisSync
 from replicator.dsync.replica import SavedAs
-from replicator.dsync.rules.mails.ascending import GrowingUids
 from replicator.dsync.rules.mails.flags import FlagChanges, interned
 from replicator.dsync.wire.items import Attribute, Mailbox
 from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError, UnavailableError
@@ -54,7 +55,7 @@ class MailReplicaMailbox:
     """One mailbox during a sync.
 
     `began`: as this sync began. `names`: its GUID, and the peer's name. `syncs`: the one before, if it is known, and
-    this one.
+    what is known of this one. `remembered`: this one, once it has ended.
     """
 
     def __init__(
@@ -69,16 +70,13 @@ class MailReplicaMailbox:
         self._mail = mail
         self._folder = began.folder
         self._guid, self._peer = names
-        self._last_sync, self.this_sync = syncs
+        self._last_sync, beginning = syncs
+        self._this_sync = ThisSync(beginning)
+        self.remembered: LastSync | None = None
         self._uidnext = began.uidnext  # as this sync began
-        self._own_flags: dict[tuple[str, bool], GrowingUids] = {}
-        self._own_annotations: set[str] = set()
-        self.is_synced = False
         self._read = ReadMails(mail, began.folder)
         self._is_by_state = False  # only what has changed since the last sync is read
         self._relied_on: Dot | None = None  # the mailbox's head as a state was found to tell all
-        self._gone = dict[int, bytes]()  # as in a `LastSync`
-        self._taken_away = GrowingUids()  # of mails that this sync has expunged or moved
         self._batch: list[NewMessage] = []
         self._batch_bytes = 0
         self._keywords: KeptKeywords | None = None  # once a mail is to have some
@@ -126,7 +124,7 @@ class MailReplicaMailbox:
             return UidSet.of(gone), {uid: guid for uid, guid in gone.items() if uid not in known}
 
         uids, gone = await trio.to_thread.run_sync(sorted_out)
-        self.this_sync = replace(self.this_sync, expunged=uids)
+        self._this_sync.note_expunged(uids)
         return gone
 
     async def flag_changes(self, since: int, uids: Sequence[int]) -> Mapping[int, FlagChanges]:
@@ -163,38 +161,22 @@ class MailReplicaMailbox:
             raise UnavailableError("mails have got other UIDs meanwhile; sync again")
 
     async def synced(self, common_uid: int, common_modseq: int) -> None:
-        """See `ReplicaMailbox`. Without a common MODSEQ, earlier changes of flags are still news to the peer."""
-        last = self._last_sync if self._is_by_state else None
+        """See `ReplicaMailbox`."""
+        known = self._last_sync.uids if self._last_sync is not None and self._is_by_state else NO_UIDS
         numbers, read = await self.numbers(), await self._read.uids()
         copies = await self._read.have_copies()
         self._read.forget()  # nothing more is changed
         came = await self._read.above(self._uidnext - 1)
-        copies = copies or await self._read.have_copies()
-
-        def now() -> LastSync:
-            told = read if last is None else last.uids.without(self.this_sync.expunged).union(read)
-            this_sync = self.this_sync if common_modseq else replace(self.this_sync, modseq=0, at_ms=0)
-            return replace(
-                this_sync,
-                uidvalidity=self._folder.uidvalidity,
-                common_uid=common_uid,
-                common_modseq=common_modseq,
-                messages=numbers.messages,
-                copies=copies,
-                own_flags={change: own.uids() for change, own in self._own_flags.items()},
-                own_annotations=frozenset(self._own_annotations),
-                gone=self._gone,
-                uids=told.without(self._taken_away.uids()).union(came.uids()).up_to(common_uid),
-            )
-
-        self.this_sync = await trio.to_thread.run_sync(now)
-        self.is_synced = True
-
-    def _own(self, uid: int, added: Iterable[str], removed: Iterable[str] = ()) -> None:
-        for flag in added:
-            self._own_flags.setdefault((flag, True), GrowingUids()).add(uid)
-        for flag in removed:
-            self._own_flags.setdefault((flag, False), GrowingUids()).add(uid)
+        end = replace(
+            self._this_sync.beginning,
+            uidvalidity=self._folder.uidvalidity,
+            common_uid=common_uid,
+            common_modseq=common_modseq,
+            messages=numbers.messages,
+            copies=copies or await self._read.have_copies(),
+        )
+        work = partial(self._this_sync.remembered, end, known, read, came.uids())
+        self.remembered = await trio.to_thread.run_sync(work)
 
     async def text(self, mail: ListedMessage) -> AsyncIterator[bytes] | None:
         """See `ReplicaMailbox`."""
@@ -240,7 +222,7 @@ class MailReplicaMailbox:
         if found is None:
             return
         value = None if attribute.value is None else attribute.value.encode(errors="surrogateescape")
-        self._own_annotations.add(annotated(found.name, value, of_account=found.of_account))
+        self._this_sync.note_annotation(found.name, value, of_account=found.of_account)
         folder = None if found.of_account else self._folder
         try:
             await self._mail.annotate(self._folder.user, folder, {found.name: value})
@@ -274,7 +256,7 @@ class MailReplicaMailbox:
 
     async def _new(self, mail: SavedAs, body: bytes | ReceivedBody) -> NewMessage:
         flags = await self._usable(mail.flags)
-        self._own(mail.uid, flags)
+        self._this_sync.note_flags(mail.uid, flags)
         return NewMessage(body, flags, mail.received_s * 1000, mail.uid, mail.guid)
 
     async def _usable(self, flags: frozenset[str]) -> frozenset[str]:
@@ -303,9 +285,9 @@ class MailReplicaMailbox:
             view = await self._part(UidSet.of(some))
             same = {old: new for old, new in some.items() if self._read.is_same(view, old)}
             for old, new in same.items():
-                self._own(new, self._told_flags(view.messages[old]))
+                self._this_sync.note_flags(new, self._told_flags(view.messages[old]))
             await self._mail.renumber(view, same)
-            self._taken_away.update(same)
+            self._this_sync.taken_away.update(same)
             await self._note_gone(some)
 
     async def _note_gone(self, moved: Mapping[int, int]) -> None:
@@ -316,15 +298,14 @@ class MailReplicaMailbox:
         if guids:
             elsewhere = await self._mail.uids_of(self._folder, guids.values())
             here = {mail.guid for mail in await self._mail.list_messages(self._folder, elsewhere)}
-            self._gone |= {new: guid for new, guid in guids.items() if guid not in here}
+            self._this_sync.gone |= {new: guid for new, guid in guids.items() if guid not in here}
 
     def _told_flags(self, message: Message) -> frozenset[str]:
         """Return those flags of a mail that it had as it was read, or has got by this sync."""
         read = self._read.find(message.uid)
         old = read.flags if read is not None else frozenset()
-        return frozenset(
-            flag for flag in message.flags if flag in old or message.uid in self._own_flags.get((flag, True), NO_UIDS)
-        )
+        has_set = partial(self._this_sync.has_set, message.uid)
+        return frozenset(flag for flag in message.flags if flag in old or has_set(flag))
 
     async def expunge(self, uids: Sequence[int]) -> None:
         """See `ReplicaMailbox`."""
@@ -332,7 +313,7 @@ class MailReplicaMailbox:
             view = await self._part(some)
             same = [uid for uid in view.messages if self._read.is_same(view, uid)]
             await self._mail.expunge(view, UidSet.of(same))
-            self._taken_away.update(same)
+            self._this_sync.taken_away.update(same)
 
     async def change_flags(self, changes: Mapping[FlagChanges, Sequence[int]]) -> None:
         """See `ReplicaMailbox`."""
@@ -342,7 +323,7 @@ class MailReplicaMailbox:
                 view = await self._part(some)
                 same = [uid for uid in view.messages if self._read.is_same(view, uid)]
                 for uid in same:
-                    self._own(uid, added, removed)
+                    self._this_sync.note_flags(uid, added, removed)
                 await self._mail.store_flags(view, UidSet.of(same), added=added, removed=removed)
 
     async def unfinished(self) -> int | None:
