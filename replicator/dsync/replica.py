@@ -68,8 +68,8 @@ class ReplicaMailbox(Protocol):
         """
         ...
 
-    async def text(self, mail: ListedMessage) -> AsyncIterator[bytes] | None:
-        """Return the text of a mail in pieces; None if it has been expunged."""
+    async def text(self, mail: ListedMessage) -> AsyncIterator[bytes]:
+        """Return the text of a mail that was read, in pieces, even if it has been expunged meanwhile."""
         ...
 
     async def check_room(self, mails: int, size_bytes: int) -> None:

@@ -129,8 +129,8 @@ class MemoryMailbox:
                 found[uid] = FlagChanges(added | one, removed) if is_set else FlagChanges(added, removed | one)
         return found
 
-    async def text(self, mail: ListedMessage) -> AsyncIterator[bytes] | None:
-        return _pieces(self.texts[mail.guid]) if mail.uid in self.stored else None
+    async def text(self, mail: ListedMessage) -> AsyncIterator[bytes]:
+        return _pieces(self.texts[mail.guid])
 
     async def check_room(self, mails: int, size_bytes: int) -> None:
         self.checked = mails, size_bytes

@@ -31,6 +31,7 @@ from replicator.dsync.wire.items import (
     MailRequest,
     TreeNode,
 )
+from replicator.errors import UnavailableError
 from replicator.mail.last_changes import FlagChange
 from replicator.mail.listing import ListedMessage, Listing
 from replicator.mail.mailstore import Folder, NewMessage
@@ -135,16 +136,20 @@ async def test_a_sync_changes_more_mails_than_are_read_together(tmp_path: Path) 
         assert await NodeSide(mail).shown() == shown
 
 
-async def test_a_mail_that_is_expunged_before_it_is_sent_has_no_text(tmp_path: Path) -> None:
+async def test_a_mail_that_is_moved_or_expunged_before_it_is_sent_has_its_text(tmp_path: Path) -> None:
     async with one_node(tmp_path) as mail, node_replicas(mail, now_ms)(USER) as replica:
         await fill(mail, 2)
         folder = await mail.folder(USER, "INBOX")
         async with replica.mailbox(folder.mailbox_id, "peer") as box:
             assert box is not None
-            one, other = await box.mails()
-            assert await box.text(one) is not None
-            await NodeSide(mail).expunge(other.uid)
-            assert await box.text(other) is None
+            mails = await box.mails()
+            await mail.renumber(await mail.open_mailbox(folder), {1: 5})
+            await NodeSide(mail).expunge(2)
+            texts = [b"".join([piece async for piece in await box.text(one)]) for one in mails]
+            assert texts == [b"Subject: 0\r\n\r\n", b"Subject: 1\r\n\r\n"]
+            await mail.store.write(lambda tx: tx.connection.execute("DELETE FROM expunged").rowcount)
+            with pytest.raises(UnavailableError):
+                await box.text(mails[1])
 
 
 async def compare(master: ScriptedMaster, numbers: Mailbox, changes: Iterator[MailChange]) -> tuple[int, int]:

@@ -147,6 +147,26 @@ async def deliver_and_break_off(two: Two, *, forgets: bool) -> None:
     assert [uid for uid, _, _ in await two.here.shown()] == [1, 2, 3, 5]
 
 
+@pytest.mark.parametrize("kind", ["s", "c", "f"])
+async def test_an_expunge_of_the_last_mail_that_dovecot_asks_for_takes_no_other(two: Two, kind: str) -> None:
+    """Where that mail does not come, Dovecot deletes the files of all mails that the sync has brought before.
+
+    It finds that as somebody reads them, and takes them for expunged.
+    """
+    await two.saves("1")
+    await two.become_equal(kind)
+    for number in range(2, 5):
+        await two.here.append(b"Subject: %d\r\n\r\n" % number)
+    two.meanwhile.append(lambda: two.here.expunge(4))
+    await two.master.sync(kind)
+    assert not two.meanwhile
+    await two.here.append(b"Subject: 5\r\n\r\n")
+    await two.master.sync(kind)
+    await trio.to_thread.run_sync(two.server.run, "fetch", "-u", USER, "text", "mailbox", "INBOX", "all")
+    await two.become_equal(kind)
+    assert await two.mail.bodies(USER) == [b"Subject: %d\r\n\r\n" % number for number in (1, 2, 3, 5)]
+
+
 async def test_flags_that_are_set_during_a_sync_stay(two: Two) -> None:
     await two.saves("1")
     await two.there.flag(1, "Kw", is_set=True)

@@ -69,9 +69,12 @@ class RequestedMails:
         return self._told.sources.get(mail.guid, mail.guid)
 
     async def _send_mail(self, mail: ListedMessage, name: str) -> None:
+        """Send a mail, even if it has been expunged meanwhile; the next sync tells that.
+
+        A Dovecot that does not get the last mail that it asks for deletes the files of those that it has saved before.
+        """
         text = await self._box.text(mail)
         saved_ms = mail.received_ms if mail.saved_ms is None else mail.saved_ms
         dates_s = mail.received_ms // 1000, saved_ms // 1000
-        await self._peer.send(Mail(name, mail.uid, *dates_s, streams=text is not None))
-        if text is not None:
-            await self._peer.send_text(text)
+        await self._peer.send(Mail(name, mail.uid, *dates_s))
+        await self._peer.send_text(text)

@@ -178,12 +178,11 @@ class MailReplicaMailbox:
         work = partial(self._this_sync.remembered, end, known, read, came.uids())
         self.remembered = await trio.to_thread.run_sync(work)
 
-    async def text(self, mail: ListedMessage) -> AsyncIterator[bytes] | None:
+    async def text(self, mail: ListedMessage) -> AsyncIterator[bytes]:
         """See `ReplicaMailbox`."""
-        message = (await self._part(UidSet.of([mail.uid]))).messages.get(mail.uid)
-        if message is None or message.guid != mail.guid:
-            return None
-        body = await self._mail.read_body(message)
+        body = await self._mail.body_of(self._folder, mail.guid)
+        if body is None:
+            raise UnavailableError("a mail that was expunged meanwhile is kept no longer; sync again")
         await body.check(0, body.skeleton.size_bytes)
         return body.read(0, body.skeleton.size_bytes)
 

@@ -9,6 +9,7 @@ from protocol.values import UidSet
 from replicator.mail.changed_users import ChangedUsers
 from replicator.mail.last_changes import AnnotationChange, FlagChange, LastChange, TreeChanges
 from replicator.mail.listing import Listing
+from replicator.mail.mailstore.bodies import BodyReader
 from replicator.mail.mailstore.mail_store import MailStore
 from replicator.mail.mailstore.values import Folder
 from replicator.mail.view import MailboxView
@@ -98,6 +99,13 @@ class CoreMailStore(MailStore, Protocol):
 
     async def expunged(self, folder: Folder) -> Mapping[int, bytes]:
         """Return the GUIDs of messages that this node remembers as expunged, by UID."""
+        ...
+
+    async def body_of(self, folder: Folder, guid: bytes) -> BodyReader | None:
+        """Return the body of a message that the folder has, or had; None if this node keeps it no longer.
+
+        Raises ContentUnavailableError.
+        """
         ...
 
     async def flag_changes(self, folder: Folder, uids: UidSet, above: int) -> Mapping[int, Sequence[FlagChange]]:

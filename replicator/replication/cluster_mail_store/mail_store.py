@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import trio
 
@@ -19,10 +20,12 @@ from replicator.replication.writes.quotas import Quotas
 from replicator.replication.writes.requests import DeleteRequest
 from replicator.replication.writes.seen_changes import SeenChanges
 from replicator.runtime.environment import Environment
+from replicator.store.db import queries
 from replicator.store.db.chain import Usage
 from replicator.store.db.queries import MailboxKey
 from replicator.store.db.rows import recent
 from replicator.store.db.transaction import Transaction
+from replicator.store.gc import expunged
 from replicator.store.store import Store
 
 
@@ -114,11 +117,21 @@ class ClusterMailStore(SaveOperations, SyncOperations):
         return await seen(view, uids, self._environment.run_in_thread)
 
     async def read_body(self, message: Message) -> BodyReader:
-        """See `MailStore`. A body that is missing or damaged here is fetched from another node and kept."""
-        body = await self._bodies.open(message.content_hash)
+        """See `MailStore`."""
+        return await self._body(message.content_hash)
+
+    async def body_of(self, folder: Folder, guid: bytes) -> BodyReader | None:
+        """See `CoreMailStore`."""
+        await self.wait_mailbox(folder)
+        content_hash = await self._store.read(partial(_content_hash, mailbox_id=folder.mailbox_id, guid=guid))
+        return None if content_hash is None else await self._body(content_hash)
+
+    async def _body(self, content_hash: bytes) -> BodyReader:
+        """Return a body. One that is missing or damaged here is fetched from another node and kept."""
+        body = await self._bodies.open(content_hash)
         if body is None:
             with trio.move_on_after(timing.BODIES_PATIENCE_S):
-                body = await self._bodies.fetch_to_read(message.content_hash)
+                body = await self._bodies.fetch_to_read(content_hash)
         if body is None:
             raise ContentUnavailableError("the body of this message is at no reachable node; try later")
         return body
@@ -138,3 +151,8 @@ class ClusterMailStore(SaveOperations, SyncOperations):
     async def check_search_texts(self, hashes: Sequence[bytes]) -> None:
         """Have search texts made anew if those of these bodies are damaged, as a door has found."""
         await self._bodies.search_texts.check(hashes)
+
+
+def _content_hash(connection: queries.Connection, mailbox_id: bytes, guid: bytes) -> bytes | None:
+    one = queries.row_of_guid(connection, guid, mailbox_id) or expunged.kept_one(connection, mailbox_id, guid)
+    return None if one is None else one.content_hash
