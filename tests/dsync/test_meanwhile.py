@@ -110,6 +110,18 @@ async def test_a_delivery_during_a_sync_stays(two: Two, kind: str, more: int) ->
     assert len(await two.there.shown()) == 4 + more
 
 
+@pytest.mark.parametrize("mails", [0, 2])
+async def test_a_delivery_during_a_sync_that_changes_nothing_comes_with_the_next(two: Two, mails: int) -> None:
+    """Dovecot does not ask for a mailbox that is as it remembers it."""
+    await two.saves(*map(str, range(mails)))
+    await two.become_equal("s")
+    two.meanwhile.append(lambda: two.mail.deliver(USER, NewMessage(b"Subject: meanwhile\r\n\r\n")))
+    await two.master.sync("s")
+    assert not two.meanwhile
+    await two.become_equal("s", 2)
+    assert len(await two.there.shown()) == mails + 1
+
+
 @pytest.mark.parametrize("forgets", [False, True])
 async def test_a_delivery_during_a_sync_that_breaks_off_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, forgets: bool

@@ -326,11 +326,9 @@ class MailboxSync:
         has_untold = plan.untold_flags and direction is Direction.BOTH
         if has_untold:  # the next sync tells the flags of all mails
             common_modseq = 0
-        elif not is_alone:
-            common_modseq = own.highestmodseq
         else:
-            theirs = self._theirs.highestmodseq
-            common_modseq = self._told_modseq(own.highestmodseq if direction is Direction.THERE else theirs)
+            is_own = direction is Direction.THERE or not is_alone
+            common_modseq = self._told_modseq(own.highestmodseq if is_own else self._theirs.highestmodseq)
         return MailboxState(
             own.mailbox_id,
             own.uidvalidity,
