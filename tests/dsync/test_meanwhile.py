@@ -31,6 +31,8 @@ from tests.one_node import HookedMail, nothing, one_node
 
 pytestmark = needs_dovecot
 WRITTEN_S = 10.0
+NOT_FOUND = 68
+"""Dovecot's exit code where it misses a folder."""
 
 
 def now_ms() -> int:
@@ -421,6 +423,23 @@ async def test_a_folder_that_is_created_anew_at_the_node_becomes_one_with_doveco
     assert codes[-1] == 0, codes
     for name in names:
         assert len(await two.mail.bodies(USER, name)) == two.server.folders(USER)[name][1] == 2
+
+
+@pytest.mark.parametrize("kind", ["s", "c"])
+async def test_a_folder_below_a_directory_beside_one_that_is_created_anew(two: Two, kind: str) -> None:
+    """Dovecot moves `Y` to `B/y`, and then takes an error about `B`, which is no folder, for one about `A`."""
+    two.server.do("mailbox", "create", "-u", USER, "A", "Y")
+    for _ in range(2):
+        await two.master.sync(kind)
+    await two.mail.delete_folder(USER, "A")
+    await two.mail.create_folder(USER, "A")
+    await two.mail.rename_folder(USER, "Y", "B/y")
+    await two.mail.delete_folder(USER, "B")
+    done = await two.master.sync(kind)
+    assert (done.returncode, b"A: Mailbox doesn't exist: B" in done.stderr) == (NOT_FOUND, True)
+    assert (await two.master.sync(kind)).returncode == 0
+    assert two.server.folders(USER).keys() == {"A", "B/y"}
+    assert {folder.name for folder in await two.mail.folders(USER)} == {"INBOX", "A", "B/y"}
 
 
 async def test_a_mail_that_gets_another_uid_at_the_node_does_not_stay_under_both(two: Two) -> None:

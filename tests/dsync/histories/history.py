@@ -25,6 +25,9 @@ SYNCS_MAX = 2
 CHANGED_OR_OLDER = 2
 """Dovecot's exit code where the next sync compares all mails."""
 
+NOT_FOUND = 68
+"""Dovecot's exit code where it misses a parent of a folder that it has just moved; the next sync goes on."""
+
 EQUAL_WITHIN_S = 20.0
 
 
@@ -120,7 +123,10 @@ class History:
         """Sync in one of the ways that there are, and return doveadm's exit code and what it says."""
         options = {"c": [], "f": ["-f"], "s": ["-s", self._state]}[kind]
         host, port = self.servers.cluster.node(node.name).address("doveadm")
-        done = self.servers.dovecot.run("sync", "-u", self.user, *options, f"tcp:{host}:{port}")
+        words = ["sync", "-u", self.user, *options, f"tcp:{host}:{port}"]
+        done = self.servers.dovecot.run(*words)
+        if done.returncode == NOT_FOUND and b"Mailbox doesn't exist" in done.stderr:
+            done = self.servers.dovecot.run(*words)
         if kind == "s":
             self._state = done.stdout.decode().strip()
         return done.returncode, done.stderr.decode().strip()
