@@ -26,7 +26,10 @@ CHANGED_OR_OLDER = 2
 """Dovecot's exit code where the next sync compares all mails."""
 
 NOT_FOUND = 68
-"""Dovecot's exit code where it misses a parent of a folder that it has just moved; the next sync goes on."""
+"""Dovecot's exit code where it misses a folder above one that it has just moved; the next sync goes on."""
+
+MOVES_MAX = 4
+"""Syncs that may end so, one after another: each has moved a folder."""
 
 EQUAL_WITHIN_S = 20.0
 
@@ -123,10 +126,10 @@ class History:
         """Sync in one of the ways that there are, and return doveadm's exit code and what it says."""
         options = {"c": [], "f": ["-f"], "s": ["-s", self._state]}[kind]
         host, port = self.servers.cluster.node(node.name).address("doveadm")
-        words = ["sync", "-u", self.user, *options, f"tcp:{host}:{port}"]
+        words, moves = ["sync", "-u", self.user, *options, f"tcp:{host}:{port}"], 0
         done = self.servers.dovecot.run(*words)
-        if done.returncode == NOT_FOUND and b"Mailbox doesn't exist" in done.stderr:
-            done = self.servers.dovecot.run(*words)
+        while done.returncode == NOT_FOUND and b"Mailbox doesn't exist" in done.stderr and moves < MOVES_MAX:
+            done, moves = self.servers.dovecot.run(*words), moves + 1
         if kind == "s":
             self._state = done.stdout.decode().strip()
         return done.returncode, done.stderr.decode().strip()
