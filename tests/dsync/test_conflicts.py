@@ -53,6 +53,27 @@ async def test_flags_of_mails_that_both_sides_have_above_a_conflict(tmp_path: Pa
                 assert flags == expected
 
 
+@pytest.mark.parametrize("kind", ["c", "s", "f"])
+async def test_both_sides_flag_a_mail_that_they_have_under_different_uids(tmp_path: Path, kind: str) -> None:
+    """Dovecot does not take the node's flag by the first sync. Its user sets another one before the next."""
+    with dovecot() as server:
+        async with one_node(tmp_path) as mail, door(node_replicas(mail, now_ms)) as address:
+            there, here, master = DovecotSide(server), NodeSide(mail), Master(server, address)
+            for text in TEXTS:
+                await there.append(text)
+            inbox, (_, guid, _) = await mail.folder(USER, "INBOX"), (await there.shown())[2]
+            await here.append(b"Subject: other\r\n\r\n")
+            await mail.save(inbox, NewMessage(TEXTS[2], guid=bytes.fromhex(guid)))
+            await here.flag(2, "\\Flagged", is_set=True)
+            assert (await master.sync(kind)).returncode == 2, "Dovecot is to sync again"
+            [uid] = [uid for uid, one, _ in await there.shown() if one == guid]
+            await there.flag(uid, "\\Draft", is_set=True)
+            for _ in range(2):
+                assert (await master.sync(kind)).returncode == 0
+            assert await there.shown() == await here.shown()
+            assert {one: flags for _, one, flags in await here.shown()}[guid] == {"\\Flagged", "\\Draft"}
+
+
 @pytest.mark.parametrize(
     ("told", "common_uid", "are_all"), [((1, 2, 3), 3, True), ((2, 3), 3, False), ((1, 2), 2, True)]
 )

@@ -27,7 +27,7 @@ from replicator.mail.flags import SYSTEM_FLAGS, keywords
 from replicator.mail.last_changes import AnnotationChange, FlagChange
 from replicator.mail.listing import ListedMessage, Listing
 from replicator.mail.mailstore import INBOX, CoreMailStore, Folder, FolderStatus, NewMessage, ReceivedBody
-from replicator.mail.view import MailboxView, Message
+from replicator.mail.view import MailboxView
 
 log = logging.getLogger(__name__)
 
@@ -284,7 +284,9 @@ class MailReplicaMailbox:
             view = await self._part(UidSet.of(some))
             same = {old: new for old, new in some.items() if self._read.is_same(view, old)}
             for old, new in same.items():
-                self._this_sync.note_flags(new, self._told_flags(view.messages[old]))
+                read = self._read.find(old)
+                before = read.flags if read is not None else frozenset[str]()
+                self._this_sync.note_moved(old, new, view.messages[old].flags, before)
             await self._mail.renumber(view, same)
             self._this_sync.taken_away.update(same)
             await self._note_gone(some)
@@ -298,13 +300,6 @@ class MailReplicaMailbox:
             elsewhere = await self._mail.uids_of(self._folder, guids.values())
             here = {mail.guid for mail in await self._mail.list_messages(self._folder, elsewhere)}
             self._this_sync.gone |= {new: guid for new, guid in guids.items() if guid not in here}
-
-    def _told_flags(self, message: Message) -> frozenset[str]:
-        """Return those flags of a mail that it had as it was read, or has got by this sync."""
-        read = self._read.find(message.uid)
-        old = read.flags if read is not None else frozenset()
-        has_set = partial(self._this_sync.has_set, message.uid)
-        return frozenset(flag for flag in message.flags if flag in old or has_set(flag))
 
     async def expunge(self, uids: Sequence[int]) -> None:
         """See `ReplicaMailbox`."""

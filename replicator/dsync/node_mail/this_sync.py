@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from protocol.values import UidSet
-from replicator.dsync.node_mail.last_syncs import NO_UIDS, LastSync, annotated
+from replicator.dsync.node_mail.last_syncs import NO_UIDS, FlagUids, LastSync, annotated
 from replicator.dsync.rules.mails.ascending import GrowingUids
 
 
@@ -22,6 +23,7 @@ class ThisSync:
     gone: dict[int, bytes] = field(default_factory=dict)
     _expunged: UidSet = NO_UIDS
     _flags: dict[tuple[str, bool], GrowingUids] = field(default_factory=dict)
+    _moved_flags: dict[str, GrowingUids] = field(default_factory=dict)  # by the mails' new UIDs
     _annotations: set[str] = field(default_factory=set)
 
     def note_expunged(self, uids: UidSet) -> None:
@@ -38,9 +40,13 @@ class ThisSync:
         """Note that it sets or removes an annotation."""
         self._annotations.add(annotated(name, value, of_account=of_account))
 
-    def has_set(self, uid: int, flag: str) -> bool:
-        """Return True if it has set this flag of a mail."""
-        return uid in self._flags.get((flag, True), NO_UIDS)
+    def note_moved(self, old: int, new: int, flags: Iterable[str], before: AbstractSet[str]) -> None:
+        """Note which of its flags a mail takes along to another UID, that it had `before` the sync or has got by it."""
+        for flag in flags:
+            if old in self._flags.get((flag, True), NO_UIDS):
+                self.note_flags(new, [flag])
+            elif flag in before:
+                self._moved_flags.setdefault(flag, GrowingUids()).add(new)
 
     def remembered(self, end: LastSync, known: UidSet, read: UidSet, came: UidSet) -> LastSync:
         """Return what is to be remembered of it. Without a common MODSEQ, earlier changes of flags are still news.
@@ -52,9 +58,16 @@ class ThisSync:
         told = known.without(self._expunged).union(read).without(self.taken_away.uids()).union(came)
         return replace(
             moment,
-            own_flags={change: own.uids() for change, own in self._flags.items()},
+            own_flags=self._own_flags(with_moved=end.common_modseq > 0),
             own_annotations=frozenset(self._annotations),
             expunged=self._expunged,
             uids=told.up_to(end.common_uid),
             gone=self.gone,
         )
+
+    def _own_flags(self, *, with_moved: bool) -> FlagUids:
+        """Return its own changes. `with_moved`: and the flags that the peer has got with mails that moved."""
+        found = {change: own.uids() for change, own in self._flags.items()}
+        for flag, moved in self._moved_flags.items() if with_moved else ():
+            found[flag, True] = found.get((flag, True), NO_UIDS).union(moved.uids())
+        return found
