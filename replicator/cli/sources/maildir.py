@@ -50,7 +50,7 @@ GZIP = b"\x1f\x8b"  # begins no message
 def read_maildir(path: Path, folder: str) -> LocalSource:
     """Return the Maildir's own mail for `folder`, and that of its folders for folders of their names.
 
-    Those are created below `folder`, unless it is INBOX. Raises OSError.
+    Those are created below `folder`, unless it is INBOX. Raises OSError, SourceError.
     """
     read = dict[str, _Directory]()
     notes, unreadable = list[str](), dict[str, str]()
@@ -114,7 +114,7 @@ class _Directory:
         self.messages = list(self._listed())
         lost = len(self.uids.uids) - sum(one.uid is not None for one in self.messages) if self.uids else 0
         if lost:
-            self.notes.append(f"{self.path}: no file has {lost} of the UIDs of {UIDLIST}: that mail was expunged")
+            self.notes.append(f"{self.path}: {UIDLIST} still has UIDs of expunged mail ({lost}), as is usual")
 
     def join(self, other: _Directory) -> None:
         """Add the mail of another directory; both have the UIDs of this folder no more."""

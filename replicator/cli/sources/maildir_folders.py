@@ -1,7 +1,8 @@
 """The folders of a Maildir, in either layout.
 
 Maildir++ has them beside each other, in directories `.Name.Sub` (`.` separates levels); Dovecot's LAYOUT=fs has them
-below each other, in `Name/Sub`. Which one it is shows in the names: only those of Maildir++ begin with a dot.
+below each other, in `Name/Sub`. Which one it is shows in the names: only those of Maildir++ begin with a dot. So a
+folder of LAYOUT=fs with such names in it is a Maildir++ of its own, as `~/Maildir` is where somebody names `~`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from replicator.cli.sources.message import SourceError
 from replicator.mail.mailstore import MAX_LEVELS
 
 PARTS = ("new", "cur")
@@ -37,14 +39,20 @@ def is_maildir(path: Path) -> bool:
 
 
 def directories(path: Path) -> Iterator[Directory]:
-    """Yield the directories of the folders, each one before those below it. Raises OSError."""
+    """Yield the directories of the folders, each one before those below it.
+
+    Raises OSError, and SourceError if one of those below each other is a Maildir++, whose folders would be left out.
+    """
     if _is_folder(path):
         yield Directory(path, (), _has_link(path))
     for child in _children(path):
-        if child.name.startswith(".") and (child / "cur").is_dir():
+        if _is_plus_folder(child):
             levels = tuple(os.fsencode(child.name[1:]).split(PLUS_SEPARATOR))
             yield Directory(child, levels, child.is_symlink() or _has_link(child))
-    yield from _below(path, ())
+    for directory in _below(path, ()):
+        if not directory.is_link:
+            _check_layout(path, directory.path)
+        yield directory
 
 
 def separator(path: Path) -> bytes:
@@ -66,12 +74,26 @@ def _below(path: Path, levels: tuple[bytes, ...]) -> Iterator[Directory]:
             yield from _below(child, found)
 
 
+def _check_layout(path: Path, folder: Path) -> None:
+    """Check that a folder of LAYOUT=fs at `path` is no Maildir++. Raises OSError, SourceError."""
+    for child in _children(folder):
+        if _is_plus_folder(child):
+            raise SourceError(
+                f"{path} holds a Maildir++ in {folder.relative_to(path)}/, with folders such as {child.name}:"
+                f" import {folder}"
+            )
+
+
 def _children(path: Path) -> list[Path]:
     return sorted(child for child in path.iterdir() if child.is_dir())
 
 
 def _is_folder(path: Path) -> bool:
     return all((path / part).is_dir() for part in PARTS)
+
+
+def _is_plus_folder(path: Path) -> bool:
+    return path.name.startswith(".") and any((path / part).is_dir() for part in PARTS)
 
 
 def _has_link(path: Path) -> bool:

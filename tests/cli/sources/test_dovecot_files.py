@@ -97,7 +97,7 @@ def test_uids_give_the_order_and_files_without_come_last(tmp_path: Path) -> None
     assert uids(source) == [4, 9, None, None, None]
     assert texts(source) == [b"b", b"a", b"early", b"late", b"another a"]
     assert source.folders[0].uidnext == 10
-    assert source.notes == [f"{root}: no file has 1 of the UIDs of dovecot-uidlist: that mail was expunged"]
+    assert source.notes == [f"{root}: dovecot-uidlist still has UIDs of expunged mail (1), as is usual"]
 
 
 def test_file_that_gets_other_flags_meanwhile_is_read(tmp_path: Path) -> None:
@@ -130,6 +130,19 @@ def test_folders_below_each_other_are_found(tmp_path: Path) -> None:
     make_maildir(tmp_path / "mail" / "INBOX")
     make_maildir(tmp_path / "mail" / "Sent")
     assert names(read_source(tmp_path / "mail", "INBOX")) == ["INBOX", "Sent"]
+
+
+@pytest.mark.parametrize("home_has_mail", [False, True])
+def test_maildir_plus_plus_below_another_directory_is_refused_and_named(tmp_path: Path, *, home_has_mail: bool) -> None:
+    if home_has_mail:
+        make_maildir(tmp_path)
+    root = make_maildir(tmp_path / "Maildir")
+    put(root / "cur", "a:2,S", b"x\n")
+    (root / ".Archive" / "new").mkdir(parents=True)
+    with pytest.raises(SourceError) as error:
+        read_source(tmp_path, "INBOX")
+    assert str(error.value) == f"{tmp_path} holds a Maildir++ in Maildir/, with folders such as .Archive: import {root}"
+    assert names(read_source(root, "INBOX")) == ["INBOX", "Archive"]
 
 
 def test_names_that_no_folder_can_have_are_changed(tmp_path: Path) -> None:
