@@ -37,6 +37,7 @@ from replicator.node_parts import (
     configuration_of,
     destinations_of,
     directories_of,
+    exposed_secrets,
     faults_of,
     keys_in_file,
     make_directory,
@@ -156,6 +157,7 @@ async def run_node(
             elsewhere=doors.reload,
             manager=manager,
             configuration=configuration_of(config, reread, users, quotas, coordinator),
+            exposed=partial(exposed_secrets, config),
             faults=partial(faults_of, config, certificates),
         )
         report = StatusReporter(

@@ -187,13 +187,23 @@ def warn_of_files(config: Config, certificates: Certificates) -> None:
 
     A node does not change the operator's own files.
     """
-    warnings = [exposed_directory(config.node.data), exposed_file(config.users.passwd_file)]
-    if config.users.master_passwd_file is not None:
-        warnings.append(exposed_file(config.users.master_passwd_file))
+    warnings = [exposed_directory(config.node.data), *exposed_secrets(config)]
     shareable = filter(None, (config.content.attachments, config.checkpoint.directory))
     warnings += [exposed_directory(directory, may_be_shared=True) for directory in shareable]
-    for warning in filter(None, (*warnings, *certificates.exposed(), *faults_of(config, certificates))):
+    for warning in filter(None, (*warnings, *faults_of(config, certificates))):
         log.warning("%s", warning)
+
+
+def exposed_secrets(config: Config) -> list[str]:
+    """Return a warning for each file of secrets that everybody on this machine can read. Waits for the disk.
+
+    A file of tokens has none, only hashes of long random secrets.
+    """
+    files = [config.users.passwd_file, config.users.master_passwd_file]
+    files += [*(one.key for one in config.certificates), *((config.tls.key,) if config.tls is not None else ())]
+    files += [config.doveadm.password_file, *(dovecot.password_file for dovecot in config.dovecots)]
+    files += [config.ldap.password_file] if config.ldap is not None else []
+    return [warning for file in dict.fromkeys(filter(None, files)) if (warning := exposed_file(file))]
 
 
 def faults_of(config: Config, certificates: Certificates) -> Iterator[str]:

@@ -75,7 +75,8 @@ class Reloading:
     """The reading again of a node's configuration and certificates, and of the file of `keys`.
 
     `elsewhere` has the node's other processes read them, too, and may raise ConfigError. `manager` is told of readings.
-    `faults` returns why others would refuse the certificates in use.
+    `exposed` returns which files of secrets others can read, and waits for the disk. `faults` returns why others would
+    refuse the certificates in use.
     Belongs to the event loop.
     """
 
@@ -88,12 +89,14 @@ class Reloading:
         elsewhere: Callable[[], Awaitable[None]] | None = None,
         manager: ServiceManager | None = None,
         configuration: Configuration | None = None,
+        exposed: Callable[[], Iterable[str]] = tuple,
         faults: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._configuration = configuration
         self._manager = manager or ServiceManager()
         self._certificates = certificates
         self._elsewhere = elsewhere
+        self._exposed = exposed
         self._faults = faults
         self._keys = keys
         self._environment = environment
@@ -153,5 +156,5 @@ class Reloading:
         self._answered, self._problem = asked, None
         names = ", ".join(each.file for each in self.shown())
         log.info("the certificates were read again: %s", names or "there are none")
-        for warning in (*await self._environment.run_in_thread(self._certificates.exposed), *self._faults()):
+        for warning in (*await self._environment.run_in_thread(self._exposed), *self._faults()):
             log.warning("%s", warning)

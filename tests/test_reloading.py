@@ -19,17 +19,22 @@ import trustme
 from replicator.config import (
     Address,
     Config,
+    DoveadmConfig,
+    DovecotConfig,
     DurabilityConfig,
+    LdapConfig,
     LogConfig,
     OauthConfig,
     PeerConfig,
     QuotaConfig,
     TlsConfig,
+    UsersConfig,
     default_config,
 )
 from replicator.errors import ConfigError
 from replicator.network.certificates import Certificates
 from replicator.network.rehearsal import certificate_faults
+from replicator.node_parts import exposed_secrets
 from replicator.oauth import ProviderKeys, key_source
 from replicator.reloading import Configuration, Reloading
 from replicator.runtime.environment import Environment
@@ -125,19 +130,33 @@ async def test_signals_without_end_bring_about_a_reading_a_second(
     assert readings.began[-1] >= last - 0.01
 
 
-async def test_key_that_others_can_read_is_told_at_each_reading(
-    reloading: Reloading, readings: NotedReadings, files: TlsConfig, caplog: pytest.LogCaptureFixture
+async def test_secrets_that_others_can_read_are_told_at_each_reading(
+    files: TlsConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    readings.may_go_on.set()
-    files.key.chmod(0o600)
+    secrets = [tmp_path / name for name in ("users.passwd", "masters", "doveadm.password", "dovecot.password", "ldap")]
+    for file in secrets:
+        file.write_text("secret\n")
+    users, masters, doveadm, dovecot, ldap = secrets
+    config = replace(
+        default_config("dc1", tmp_path),
+        users=UsersConfig(users, master_passwd_file=masters),
+        tls=files,
+        doveadm=DoveadmConfig(doveadm),
+        dovecots=(DovecotConfig(Address("127.0.0.1", 1), dovecot),),
+        ldap=LdapConfig("ldap://127.0.0.1", "", "", "", password_file=ldap),
+    )
+    reloading = Reloading(Certificates(files), Environment(), exposed=partial(exposed_secrets, config))
+    secrets.append(files.key)
+    for file in secrets:
+        file.chmod(0o640)
     await reloading.reload()
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
-    files.key.chmod(0o644)
+    for file in secrets:
+        file.chmod(0o644)
     await reloading.reload()
-    [warning] = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert (
-        warning == f"{files.key}: everybody on this machine can read it (mode 0644); close it by `chmod o= {files.key}`"
-    )
+    assert {record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING} == {
+        f"{file}: everybody on this machine can read it (mode 0644); close it by `chmod o= {file}`" for file in secrets
+    }
 
 
 async def test_a_certificate_that_other_nodes_would_refuse_is_used_and_the_log_says_so(

@@ -28,7 +28,6 @@ from replicator.config import (
     UserServerConfig,
 )
 from replicator.errors import ConfigError
-from replicator.runtime.files.file_modes import exposed_file
 from replicator.user_sources.certificates import ca_of, section_of, server_context
 from replicator.users import Identity
 
@@ -149,11 +148,6 @@ class Certificates:
     def install(self, contexts: Contexts) -> None:
         """Use these contexts for the handshakes from now on."""
         self._contexts = contexts
-
-    def exposed(self) -> Sequence[str]:
-        """Return a warning for each key that everybody on this machine can read. Waits for the disk."""
-        configured = (*self._for_clients, *((self._config,) if self._config is not None else ()))
-        return [warning for key in dict.fromkeys(one.key for one in configured) if (warning := exposed_file(key))]
 
     def for_clients(self) -> ssl.SSLContext | None:
         """Return the context for mail clients and MTAs: it shows the certificate with the name that they ask for."""
