@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -101,13 +102,31 @@ async def test_a_sync_is_listed_and_counted(services: DsyncServices, registry: C
     assert await services.sessions.page(0) == ([], None)
 
 
-async def test_an_operator_can_end_a_sync(services: DsyncServices) -> None:
+async def test_an_operator_can_end_a_sync(
+    services: DsyncServices, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     async with connected(DsyncServer(services)) as stream:
         await stream.send_all(BEGIN + SYNC)
         await until(stream, b"\t\n")
         [listed], _ = await services.sessions.page(0)
         assert await services.sessions.end([listed.id]) == [listed.id]
         assert await until(stream) == b""
+    assert 'sync result=cut user=u1 reason="an operator has ended it"' in caplog.messages
+    assert count(registry, "cut") == 1
+
+
+async def test_a_sync_that_is_cut_by_the_end_of_the_node_is_told(
+    services: DsyncServices, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    client, stream = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(DsyncServer(services).serve, stream)
+        await client.send_all(BEGIN + SYNC)
+        await until(client, b"\t\n")
+        nursery.cancel_scope.cancel()
+    assert 'sync result=cut user=u1 reason="the node stops"' in caplog.messages
 
 
 @pytest.mark.parametrize("sent", [b"", b"V", BEGIN[:60], BEGIN[:-1]])

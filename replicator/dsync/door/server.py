@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from replicator.runtime.logs.fields import LogFields
 from replicator.runtime.metrics import DoveadmMetrics, RefusalMetrics
 from replicator.runtime.places import Limit, Place, PlaceLimits, Places
 from replicator.runtime.process.loop_watch import doing
-from replicator.runtime.sessions import Facts, Sessions
+from replicator.runtime.sessions import Facts, OpenSession, Sessions
 from replicator.users.attempts.queue import AttemptQueue
 
 log = logging.getLogger(__name__)
@@ -111,18 +112,23 @@ class _Connection:
 
     async def serve(self, place: Place) -> None:
         """Have a sync begun, and take part in it."""
-        with self._services.sessions.opened("doveadm", self._address, self._facts), self._held:
-            await self._serve(place)
+        with self._services.sessions.opened("doveadm", self._address, self._facts) as session, self._held:
+            await self._serve(place, session)
 
-    async def _serve(self, place: Place) -> None:
+    async def _serve(self, place: Place, session: OpenSession) -> None:
         begun: bytes | None = None
         with trio.move_on_after(COMMAND_S):
             begun = await self._begin()
         if begun is not None and self._user is not None:
             doing("doveadm", self._address, "sync")
             self._doing, self._since_ms = "sync", self._services.clock_ms()
-            with place.busy():
-                await self._sync(self._user, begun)
+            try:
+                with place.busy():
+                    await self._sync(self._user, begun)
+            except BaseException:
+                if trio.current_effective_deadline() == -math.inf:  # cancelled, be it told by one or a group of them
+                    self._tell("cut", "an operator has ended it" if session.was_ended else "the node stops")
+                raise
 
     async def _begin(self) -> bytes | None:
         """Take the client's password and command, which name the user. Return what else it has sent; None to end."""

@@ -104,8 +104,8 @@ class DoveadmMetrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self._syncs = Counter(
             "replicator_doveadm_syncs_total",
-            "Syncs with Dovecots, by result: done, different (but for some folders), cut (the Dovecot left), failed, or"
-            " refused.",
+            "Syncs with Dovecots, by result: done, different (but for some folders), cut (the Dovecot left, an operator"
+            " has ended it, or the node stops), failed, or refused.",
             ["result"],
             registry=registry,
         )
