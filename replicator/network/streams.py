@@ -151,7 +151,7 @@ class Tls:
         try:
             stream = await _connected(peer.address)
         except OSError as error:
-            raise OSError(_reason(error)) from error
+            raise OSError(reason_of(error)) from error
         context = self._certificates.dialling()
         if context is None:
             return stream
@@ -194,7 +194,7 @@ def _host(stream: trio.SocketStream) -> str:
     return str(name[0]) if name else "a program on this machine"  # that is at the end of a socket without a name
 
 
-def _reason(error: OSError) -> str:
+def reason_of(error: OSError) -> str:
     """Return the reasons of a failed connection, joined.
 
     Trio reports that all attempts failed, one for each address of a name, and keeps the reasons in the cause.

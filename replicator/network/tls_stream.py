@@ -33,6 +33,9 @@ _REFUSED: Mapping[str, str] = {
 }
 """Faults that the other side finds with this node's certificate, by the alert of RFC 8446 section 6.2."""
 
+NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"})
+"""What OpenSSL says of a handshake if the other side does not speak TLS."""
+
 
 def names_of(handshaken: ssl.SSLObject | trio.SSLStream[trio.SocketStream]) -> frozenset[str]:
     """Return the DNS names and common names in the certificate that the other side has shown in the handshake."""
@@ -112,7 +115,7 @@ class TlsStream(trio.abc.Stream):
             return f"this node's certificate {_REFUSED[name]} ({self._own})"
         if name in {"PEER_DID_NOT_RETURN_A_CERTIFICATE", "TLSV13_ALERT_CERTIFICATE_REQUIRED"}:
             return "a client without a certificate has connected; nodes need one, see [tls]"
-        if name in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"}:
+        if name in NOT_TLS:
             return "the other side does not speak TLS; if it is a node, it needs [tls] too"
         if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):  # versions of Python differ
             if self._is_trusted:

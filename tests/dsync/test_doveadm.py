@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
 from base64 import b64encode
+from contextlib import suppress
 
 import pytest
 
@@ -97,6 +99,19 @@ def test_long_lines_end_the_connection(begin: bytes) -> None:
     machine, command, _ = run(begin, b"x" * (LINE_BYTES_MAX + 1))
     assert command is None
     assert machine.closed
+
+
+def test_a_client_that_begins_tls_is_told_from_one_with_a_wrong_password() -> None:
+    sent = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), sent, server_hostname="localhost")
+    with suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    hello = sent.read()
+    for pieces in ([hello], [hello[:1], hello[1:]], [hello + b"\n"]):
+        machine, command, output = run(*pieces)
+        assert (command, output, machine.closed) == (None, b"-\n", True)
+        assert machine.refused is not None
+        assert "the client begins TLS" in machine.refused
 
 
 def test_other_versions_end_the_connection() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import imaplib
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -396,7 +397,8 @@ async def test_a_node_opens_the_door(tmp_path: Path) -> None:
             assert (await master.sync()).returncode == 75
 
 
-async def test_tls_begins_at_once_off_loopback(tmp_path: Path) -> None:
+async def test_tls_begins_at_once_off_loopback(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     port, authority = free_ports(1)[0], trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")
     certificate.cert_chain_pems[0].write_to_path(tmp_path / "mail.pem")
@@ -415,6 +417,7 @@ async def test_tls_begins_at_once_off_loopback(tmp_path: Path) -> None:
         async with running([config]):
             assert (await Master(server, f"tcps:127.0.0.1:{port}").sync()).returncode == 0
             assert (await Master(server, f"tcp:127.0.0.1:{port}").sync()).returncode == 75
+    assert 'reason="the client begins without TLS: write tcps: there, in place of tcp:"' in caplog.text
 
 
 def subjects(address: Address) -> list[bytes]:

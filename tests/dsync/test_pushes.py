@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ssl
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
+import trustme
 from prometheus_client import CollectorRegistry
 
 from replicator.config import Address, Config, DovecotConfig
 from replicator.dsync.conversation import peer
+from replicator.dsync.pushes.dovecot import Dovecot as RemoteDovecot
+from replicator.dsync.pushes.dovecot import DovecotUnreachableError
 from replicator.dsync.pushes.schedule import GATHER_S, RETRY_FIRST_S, RETRY_MOST_S, Look, Schedule
 from replicator.dsync.users import Syncing
 from replicator.errors import UnavailableError
@@ -19,9 +23,19 @@ from replicator.mail.mailstore import NewMessage
 from replicator.runtime.environment import wall_clock_ms
 from replicator.users.directory import UserDirectory
 from tests.dsync.beside_replicator import play
-from tests.dsync.dovecot import PASSWORD, SDBOX, Dovecot, needs_dovecot
-from tests.dsync.pushed import QUIET_S, config_of, listening_dovecot, pusher_of, running, syncs, until, until_equal
-from tests.dsync.sides import USER, DovecotSide, NodeSide
+from tests.dsync.dovecot import PASSWORD, SDBOX, Dovecot, dovecot, needs_dovecot
+from tests.dsync.pushed import (
+    LISTENER,
+    QUIET_S,
+    config_of,
+    listening_dovecot,
+    pusher_of,
+    running,
+    syncs,
+    until,
+    until_equal,
+)
+from tests.dsync.sides import USER, DovecotSide, NodeSide, password
 from tests.end_to_end.helpers.in_process import free_ports
 from tests.end_to_end.helpers.in_process import running as running_nodes
 from tests.end_to_end.helpers.two_nodes import client_of, configs
@@ -119,6 +133,39 @@ async def test_full_syncs_outlast_restarts(tmp_path: Path) -> None:
             assert [flags for _, _, flags in await here.shown()] == [{"\\Flagged"}, set()], "no sync was full"
             await start(at_ms=now_ms + day_ms)
             assert await here.shown() == await there.shown()
+
+
+@needs_dovecot
+async def test_the_log_says_why_there_is_no_connection(tmp_path: Path) -> None:
+    async def why(address: Address, context: ssl.SSLContext | None = None) -> str:
+        async def context_now() -> ssl.SSLContext | None:
+            await trio.lowlevel.checkpoint()
+            return context
+
+        with pytest.raises(DovecotUnreachableError) as error:
+            async with RemoteDovecot(address, password, context_now).begin_sync(USER):
+                pass
+        return str(error.value)
+
+    [closed] = free_ports(1)
+    assert await why(Address("127.0.0.1", closed)) == "it cannot be reached: Connection refused"
+    authority = trustme.CA()
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    no_tls_there = "TLS does not begin there: its listener needs `ssl = yes`, or [[dovecot]] `tls = false`"
+    with listening_dovecot() as (_, address):
+        assert await why(address, trusting) == f"it cannot be reached: {no_tls_there}"
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.private_key_pem.write_to_path(tmp_path / "pem")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "pem", append=True)
+    [port] = free_ports(1)
+    listener = LISTENER.format(port=f"{port}\n    ssl = yes")
+    files = f"ssl = yes\nssl_cert = <{tmp_path}/pem\nssl_key = <{tmp_path}/pem\n"
+    with dovecot(SDBOX, listener + files):
+        address = Address("127.0.0.1", port)
+        assert "if its listener has `ssl = yes`, write `tls = true`" in await why(address)
+        assert "CERTIFICATE_VERIFY_FAILED" in await why(address, ssl.create_default_context())
+        assert "CERTIFICATE_VERIFY_FAILED" in await why(address, ssl.create_default_context())
 
 
 @needs_dovecot

@@ -15,6 +15,9 @@ from hmac import compare_digest
 
 from replicator.dsync.wire.values import TAB, unescape
 
+TLS_RECORD = b"\x16\x03"
+"""Begin of a TLS connection: a record of the handshake, of version 3 (RFC 8446 section 5.1)."""
+
 LINE_BYTES_MAX = 8 * 1024
 """Longest line: a command with its arguments."""
 
@@ -88,6 +91,8 @@ class DoveadmMachine:
 
     def advance(self) -> Attempt | Command | None:
         """Go on with what has arrived. Return what is to be decided; None: nothing yet, or the connection is closed."""
+        if self._state is _State.GREETED and self._buffer.startswith(TLS_RECORD):
+            self._close("the client begins TLS, and this listener is without: write tcp: there, in place of tcps:")
         while self._state in (_State.GREETED, _State.AUTHENTICATED):
             end = self._buffer.find(b"\n")
             if end > LINE_BYTES_MAX or (end < 0 and len(self._buffer) > LINE_BYTES_MAX):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from replicator.dsync.errors import DsyncError, PeerGoneError
 from replicator.dsync.replica import OpenReplica
 from replicator.dsync.users import Syncing, Users, user_meant
 from replicator.errors import MailError, UnavailableError
+from replicator.network.tls_stream import NOT_TLS
 from replicator.runtime.addresses import client_address
 from replicator.runtime.environment import wall_clock_ms
 from replicator.runtime.logs.fields import LogFields
@@ -118,7 +120,13 @@ class _Connection:
     async def _serve(self, place: Place, session: OpenSession) -> None:
         begun: bytes | None = None
         with trio.move_on_after(COMMAND_S):
-            begun = await self._begin()
+            try:
+                begun = await self._begin()
+            except trio.BrokenResourceError as error:
+                cause = error.__cause__
+                if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+                    self._tell("refused", _tls_failure(cause))
+                raise
         if begun is not None and self._user is not None:
             doing("doveadm", self._address, "sync")
             self._doing, self._since_ms = "sync", self._services.clock_ms()
@@ -227,3 +235,9 @@ class _Connection:
         fields = {"result": result, "user": self._user, "client": self._address or None, "reason": reason}
         level = logging.WARNING if result in {"failed", "different"} else logging.INFO
         log.log(level, "sync %s", LogFields({name: value for name, value in fields.items() if value is not None}))
+
+
+def _tls_failure(error: ssl.SSLError) -> str:
+    if error.reason in NOT_TLS:
+        return "the client begins without TLS: write tcps: there, in place of tcp:"
+    return f"TLS with the client fails: {error.reason or error}"

@@ -14,6 +14,8 @@ import trio
 from replicator.config import Address
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.wire.values import TAB, escape
+from replicator.network.streams import reason_of
+from replicator.network.tls_stream import NOT_TLS
 from replicator.runtime.addresses import client_address
 
 CONNECT_S = 15.0
@@ -110,9 +112,18 @@ def _failing(what: str) -> Iterator[None]:
     except trio.TooSlowError as error:
         raise DovecotUnreachableError(f"{what}: it takes too long") from error
     except trio.BrokenResourceError as error:
-        raise DovecotUnreachableError(f"{what}: {error.__cause__ or 'it has closed the connection'}") from error
-    except (OSError, ssl.CertificateError) as error:
-        raise DovecotUnreachableError(f"{what}: {error.strerror or error}") from error
+        raise DovecotUnreachableError(f"{what}: {_broken_by(error.__cause__)}") from error
+    except OSError as error:
+        raise DovecotUnreachableError(f"{what}: {reason_of(error)}") from error
+
+
+def _broken_by(cause: BaseException | None) -> str:
+    """Return why a connection has broken."""
+    if isinstance(cause, ssl.SSLError):
+        if cause.reason in NOT_TLS or isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+            return "TLS does not begin there: its listener needs `ssl = yes`, or [[dovecot]] `tls = false`"
+        return str(cause)
+    return reason_of(cause) if isinstance(cause, OSError) else "it has closed the connection"
 
 
 async def _log_in(stream: trio.abc.Stream, lines: _Lines, password: bytes) -> None:
@@ -160,7 +171,9 @@ class _Lines:
                 raise DovecotUnreachableError("it sends a line without an end: is this the port of its doveadm?")
             data = bytes(await self._stream.receive_some(LINE_BYTES_MAX))
             if not data:
-                raise DovecotUnreachableError("it has closed the connection")
+                hint = "; if its listener has `ssl = yes`, write `tls = true` in [[dovecot]]"
+                is_plain = not isinstance(self._stream, trio.SSLStream)
+                raise DovecotUnreachableError(f"it has closed the connection{hint if is_plain else ''}")
             self.rest += data
         line, _, self.rest = self.rest.partition(b"\n")
         return line
