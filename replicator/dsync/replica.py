@@ -139,6 +139,11 @@ class ReplicaMailbox(Protocol):
 class Replica(Protocol):
     """All mail of one user."""
 
+    @property
+    def user(self) -> str:
+        """The user's name."""
+        ...
+
     async def tree(self) -> Tree:
         """Return the folders, and what is known of deleted ones."""
         ...

@@ -198,6 +198,7 @@ class MemoryReplica:
 
     now_s: int = 1_700_000_000
     number: int = 0
+    user: str = "u1"
     made: int = 0  # parents that were created with folders
     boxes: dict[Name, MemoryMailbox] = field(default_factory=dict)
     renamed: dict[Name, int] = field(default_factory=dict)  # or created

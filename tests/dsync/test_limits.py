@@ -77,7 +77,9 @@ async def test_an_odd_uidvalidity_is_not_taken_over(tmp_path: Path, uidvalidity:
         replace(numbers(WORK), highestmodseq=RAISED_MODSEQ_MAX + 1),
     ],
 )
-async def test_a_folder_with_odd_numbers_is_left_out(tmp_path: Path, work: Mailbox) -> None:
+async def test_a_folder_with_odd_numbers_is_left_out(
+    tmp_path: Path, work: Mailbox, caplog: pytest.LogCaptureFixture
+) -> None:
     async with one_node(tmp_path) as mail, scripted_master(node_replicas(mail, now_ms)) as master:
         other = numbers(OTHER)
         await master.folders([node("Work", work), node("Other", other)])
@@ -86,6 +88,7 @@ async def test_a_folder_with_odd_numbers_is_left_out(tmp_path: Path, work: Mailb
         assert (await master.finish()).error is None
         assert (len(await mail.bodies(USER, "Work")), len(await mail.bodies(USER, "Other"))) == (0, 1)
         assert (await mail.status(await mail.folder(USER, "Work"))).uidnext == 1
+    assert 'a folder stays different user=u1 folder=Work reason="its ' in caplog.text
 
 
 @pytest.mark.parametrize("uidnext", [2, 3])
@@ -111,9 +114,21 @@ async def test_folders_that_stay_different_are_counted(tmp_path: Path, caplog: p
         boxes = [numbers(number.to_bytes(16)) for number in range(200)]
         await master.folders(node("\x07" * 50_000 + str(number), box) for number, box in enumerate(boxes))
         assert (await master.finish()).error is None
-    assert len([one for one in caplog.records if "stays different" in one.message]) == 10
+    assert len([one for one in caplog.records if "a folder stays different user=u1 folder=" in one.message]) == 10
     assert sum(len(one.message) for one in caplog.records) < 10_000
     assert 'sync result=different user=u1 reason="200 folders stay different"' in caplog.text
+
+
+async def test_what_could_not_be_done_with_a_folder_is_told_in_words(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with one_node(tmp_path) as mail, scripted_master(node_replicas(mail, now_ms)) as master:
+        await master.folders([node("\x7fdel", numbers(WORK))])
+        assert (await master.finish()).error is None
+    why = "it cannot be created: a folder name has no control characters"
+    assert f'a folder stays different user=u1 folder="\\u007fdel" reason="{why}"' in caplog.messages
+    assert 'sync result=different user=u1 reason="1 folder stays different"' in caplog.messages
 
 
 async def test_lists_have_room_for_so_much(

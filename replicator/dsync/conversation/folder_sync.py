@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -11,12 +11,16 @@ from replicator.dsync.conversation.direction import Direction
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.replica import Replica
 from replicator.dsync.rules.given_names import as_users_named, given_names
+from replicator.dsync.rules.moves import Name
 from replicator.dsync.rules.selection import selected
 from replicator.dsync.rules.tree import (
     Adopt,
+    Create,
     Delete,
     Leave,
+    Rename,
     Step,
+    Subscribe,
     Tree,
     deleted_here,
     merging_steps,
@@ -28,14 +32,15 @@ from replicator.dsync.rules.tree import (
 from replicator.dsync.wire.items import Deletions, Handshake, TreeNode
 from replicator.errors import MailError
 from replicator.runtime.environment import run_in_thread
+from replicator.runtime.logs.fields import LogFields
 
 log = logging.getLogger(__name__)
 
 FOLDERS_MAX = 100_000
 
 TOLD_MAX = 10
-TOLD_CHARACTERS_MAX = 300
-"""Folders of one sync that the log names as different, and the length of what it says of each."""
+TOLD_CHARACTERS_MAX = 120
+"""Folders of one sync that the log names as different, and the length of the names."""
 
 
 class FolderSync:
@@ -51,6 +56,7 @@ class FolderSync:
         self._wish = wish
         self._direction = direction
         self._adoptions: dict[bytes, Adopt] = {}  # by ids of the peer's; a Dovecot with Maildirs takes ours instead
+        self._told: Mapping[bytes, TreeNode] = {}  # this side's folders as the peer knows them, by their mailboxes
         self._kept: list[TreeNode] = []  # the peer's, which are deleted here, and have mail that nobody here has seen
         self.different = 0
         self.left: bytes | None = None
@@ -70,7 +76,7 @@ class FolderSync:
                     self._adoptions[step.mailbox_id] = step
                 elif isinstance(step, Leave):
                     self.left = self.left or step.mailbox_id
-                    self.stays_different(str(step.name), "this sync has renamed many others; the next one goes on")
+                    self.stays_different(step.name, "this sync has renamed many others; the next one goes on")
                 elif isinstance(step, Delete) and self._direction is not Direction.BACKUP_HERE:
                     await self._carry_out(replace(step, common_uid=self._replica.common_uid(step.mailbox_id, name)))
                 else:
@@ -80,6 +86,7 @@ class FolderSync:
             self._replica.note_given_names(await run_in_thread(lambda: given_names(before, own, theirs, known)))
             await self._take_uidvalidities(own, theirs, name)
         told = await self._told_tree(theirs)
+        self._told = await run_in_thread(told.boxes)
         ordered = await run_in_thread(lambda: sorted(told.nodes))
         await self._peer.send_list(told.nodes[one] for one in ordered)
         await self._peer.send(told.deletions)
@@ -106,11 +113,15 @@ class FolderSync:
         if mailbox_id in self._adoptions:
             await self._carry_out(self._adoptions[mailbox_id])
 
-    def stays_different(self, folder: str, why: str) -> None:
-        """Count a folder that this sync leaves as it is, and log the first few."""
+    def stays_different(self, folder: Name | bytes, why: str) -> None:
+        """Count a folder that this sync leaves as it is, and log the first few. `folder`: a name, or a mailbox's id."""
         self.different += 1
-        if self.different <= TOLD_MAX:
-            log.warning("a folder stays different: %s: %s", folder[:TOLD_CHARACTERS_MAX], why[:TOLD_CHARACTERS_MAX])
+        if self.different > TOLD_MAX:
+            return
+        if isinstance(folder, bytes):
+            folder = self._told[folder].name if folder in self._told else (folder.hex(),)
+        fields = {"user": self._replica.user, "folder": _shown(folder), "reason": why}
+        log.warning("a folder stays different %s", LogFields(fields))
 
     async def _take_uidvalidities(self, own: Tree, theirs: Tree, name: str) -> None:
         """Take over the peer's UIDVALIDITYs for mailboxes that have had no mail here: clients there know them.
@@ -152,4 +163,31 @@ class FolderSync:
         try:
             await self._replica.carry_out(step)
         except MailError as error:  # the folder's mail is not synced then, and the next sync tries again
-            self.stays_different(str(step), str(error))
+            name, undone = _undone(step)
+            self.stays_different(name, f"{undone}: {error}")
+
+
+def _undone(step: Step) -> tuple[Name, str]:
+    """Return the folder that a step is about, and in words that the step was not possible."""
+    match step:
+        case Delete():
+            return step.name, "it cannot be deleted"
+        case Rename():
+            return step.old, f"it cannot be renamed to {_shown(step.new)}"
+        case Create():
+            return step.name, "it cannot be created"
+        case Adopt():
+            return step.name, "it cannot become one with the peer's"
+        case Subscribe():
+            return step.name, "its subscription cannot be set" if step.subscribed else "it cannot be unsubscribed from"
+        case Leave():
+            return step.name, "it cannot get this name"
+
+
+def how_different(folders: int) -> str:
+    """Return in words how many folders stay different."""
+    return "1 folder stays different" if folders == 1 else f"{folders} folders stay different"
+
+
+def _shown(name: Name) -> str:
+    return "/".join(name)[:TOLD_CHARACTERS_MAX]

@@ -106,14 +106,14 @@ class MasterSession:
                 return False  # branches of the mailbox have joined since the states were told
             own = await _numbers(box, other)
             if other is not None and (wrong := out_of_range(own, replace(own, uidnext=other.uidnext))) is not None:
-                self._folders.stays_different(mailbox_id.hex(), wrong)
+                self._folders.stays_different(mailbox_id, wrong)
                 return True
             await self._peer.send(own)
             theirs = await self._peer.one(Mailbox)
             if theirs.mailbox_id != mailbox_id:
                 raise DsyncError("the peer answered with the numbers of another mailbox")
             if theirs.ignored:
-                self._folders.stays_different(mailbox_id.hex(), "the peer passes it over")
+                self._folders.stays_different(mailbox_id, "the peer passes it over")
                 return True
             if theirs.lost:
                 return False

@@ -167,7 +167,7 @@ class RemoteSession:
                 await self._answer(Mailbox.lacking(theirs.mailbox_id))
                 return
             if (wrong := out_of_range(own, theirs)) is not None:
-                self._folders.stays_different(theirs.mailbox_id.hex(), wrong)
+                self._folders.stays_different(theirs.mailbox_id, wrong)
                 await self._answer(Mailbox.passed_over(theirs.mailbox_id))
                 return
             is_settled = (

@@ -13,6 +13,7 @@ from functools import partial
 import trio
 
 from replicator.config import LimitsConfig
+from replicator.dsync.conversation.folder_sync import how_different
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.conversation.remote_session import RemoteSession, Settled
 from replicator.dsync.door.doveadm import USER, Attempt, Command, DoveadmMachine, Refusal
@@ -219,7 +220,7 @@ class _Connection:
             self._tell("failed", str(error))
         else:
             if different:
-                self._tell("different", f"{different} folders stay different")
+                self._tell("different", how_different(different))
             else:
                 self._tell("done", None)
 

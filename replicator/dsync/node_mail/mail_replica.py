@@ -68,7 +68,7 @@ class MailReplica:
         """`open_scratch` opens a nameless file, or raises OSError."""
         self._mail = mail
         self._open_scratch = open_scratch
-        self._user = user
+        self.user = user
         self._last_syncs = last_syncs
         self._clock_ms = clock_ms
         self._folders = dict[bytes, bytes]()  # the ids of folders by their GUIDs, as told last, or given since then
@@ -76,7 +76,7 @@ class MailReplica:
 
     async def tree(self) -> Tree:
         """See `Replica`."""
-        changes = await self._mail.tree_changes(self._user)
+        changes = await self._mail.tree_changes(self.user)
         self._last_syncs.keep_only({one.guid for one in changes.folders})
         self._folders = {one.guid: one.mailbox_id for one in changes.folders if not one.deleted}
         self._deleted = {one.guid: one for one in changes.folders if one.deleted}
@@ -85,16 +85,16 @@ class MailReplica:
 
     async def _keep_guids(self, inherited: Mapping[bytes, bytes]) -> None:
         """Let folders have GUIDs of those that merges have united with them, whatever their names will be."""
-        for folder in await self._mail.folders(self._user) if inherited else ():
+        for folder in await self._mail.folders(self.user) if inherited else ():
             if folder.mailbox_id in inherited:
                 with suppress(MailError):  # the next sync tries again
                     await self._mail.know_as(folder, inherited[folder.mailbox_id])
 
     async def states(self, peer: str) -> Sequence[MailboxState]:
         """See `Replica`."""
-        folders = {one.mailbox_id: one for one in await self._mail.folders(self._user)}
+        folders = {one.mailbox_id: one for one in await self._mail.folders(self.user)}
         found = list[MailboxState]()
-        for one in (await self._mail.tree_changes(self._user)).folders:
+        for one in (await self._mail.tree_changes(self.user)).folders:
             last = self._last_sync(peer, one.guid, one.mailbox_id)
             if (
                 last is not None
@@ -113,7 +113,7 @@ class MailReplica:
 
     async def unchanged(self, peer: str) -> AbstractSet[bytes]:
         """See `Replica`."""
-        folders = (await self._mail.tree_changes(self._user)).folders
+        folders = (await self._mail.tree_changes(self.user)).folders
         found = [(one, self._last_sync(peer, one.guid, one.mailbox_id)) for one in folders if not one.deleted]
         return {one.guid for one, last in found if last and (last.head, last.annotated) == (one.head, one.annotated)}
 
@@ -132,7 +132,7 @@ class MailReplica:
 
     async def carry_out(self, step: Step) -> None:
         """See `Replica`."""
-        mail, user = self._mail, self._user
+        mail, user = self._mail, self.user
         match step:
             case Delete(_, mailbox_id, common_uid):
                 await self._delete(mailbox_id, common_uid)
@@ -168,30 +168,30 @@ class MailReplica:
         for some in in_parts([*unseen.uids()]):
             await self._mail.move(await self._mail.part_of(folder, some), some, new)
         await self._mail.delete_seen(shown)
-        await self._mail.rename_folder(self._user, new.name, folder.name)
+        await self._mail.rename_folder(self.user, new.name, folder.name)
 
     async def _beside(self, name: str, guid: bytes) -> Folder:
         """Return a folder with the beginning of this GUID behind its name, new or left by a sync that broke off."""
         name = f"{name}-{guid.hex()[:8]}"
         with suppress(FolderExistsError):
-            return await self._mail.create_folder(self._user, name)
-        return await self._mail.folder(self._user, name)
+            return await self._mail.create_folder(self.user, name)
+        return await self._mail.folder(self.user, name)
 
     async def _known_as(self, guid: bytes) -> Folder | None:
         """Return the folder that Dovecots know by this GUID, mostly the one that did as the tree was told."""
         told = self._folders.get(guid)
-        found = None if told is None else await self._mail.folder_known_as(self._user, guid, told)
+        found = None if told is None else await self._mail.folder_known_as(self.user, guid, told)
         if found is not None:
             return found
-        changes = (await self._mail.tree_changes(self._user)).folders
+        changes = (await self._mail.tree_changes(self.user)).folders
         own = next((one.mailbox_id for one in changes if one.guid == guid and not one.deleted), None)
-        folders = await self._mail.folders(self._user)
+        folders = await self._mail.folders(self.user)
         return next((folder for folder in folders if folder.mailbox_id == own), None)
 
     async def _new(self, name: str) -> Folder:
         """Return a new folder; INBOX is there as soon as it is asked for."""
         create = self._mail.folder if name == INBOX else self._mail.create_folder
-        return await create(self._user, name)
+        return await create(self.user, name)
 
     async def _name(self, folder: Folder, guid: bytes, uidvalidity: int) -> Folder:
         """Let the peer find a folder by its GUID and UIDVALIDITY."""
@@ -204,7 +204,7 @@ class MailReplica:
 
     async def _adopt(self, step: Adopt) -> None:
         """Take the peer's GUID for a folder, and its UIDVALIDITY if clients can know no mail by its own."""
-        folder = await self._mail.folder(self._user, folder_name(step.name))
+        folder = await self._mail.folder(self.user, folder_name(step.name))
         if (await self._mail.status(folder)).uidnext == 1:
             await self._name(folder, step.mailbox_id, step.uidvalidity)
         else:

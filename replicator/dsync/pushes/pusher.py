@@ -16,6 +16,7 @@ from hashlib import sha256
 import trio
 
 from replicator.config import DovecotConfig
+from replicator.dsync.conversation.folder_sync import how_different
 from replicator.dsync.conversation.master_session import MasterSession
 from replicator.dsync.errors import DsyncError, PeerGoneError
 from replicator.dsync.pushes.dovecot import Dovecot, DovecotRefusalError, DovecotUnreachableError
@@ -185,7 +186,7 @@ class Pusher:
         self._repeats.pop(user, None)
         self._remember(user, mark)
         if session.different:
-            self._tell("different", user, f"{session.different} folders stay different")
+            self._tell("different", user, how_different(session.different))
         else:
             self._tell("done", user, None)
 
