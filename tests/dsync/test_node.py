@@ -321,6 +321,7 @@ async def test_dovecot_logs_why_a_sync_fails(tmp_path: Path) -> None:
 
             await fails("syncs all mails of a folder: leave out the options -t", "sync", "-t", "2020-01-01")
             await fails("syncs all mails of a folder: leave out the options -t", "sync", "-1", "-R", "-t", "2020-01-01")
+            await fails("-O and -a", "sync", "-a", "All")
             await fails("excludes folders by their names only", "backup", "-x", "\\Junk")
             mail.before_change = failing(QuotaExceededError("the user has no room left"))
             await fails("the user has no room left", "sync")
