@@ -86,6 +86,12 @@ def test_what_others_can_read_is_told_at_the_start_and_left_alone(tmp_path: Path
         node.data.chmod(0o755)
         (node.data / "node.db").chmod(0o644)
         node.start()
+        told = f"close it by `chmod o= {cluster.directory / 'users.passwd'}`"
+        log = cluster.directory / f"{node.sid}.log"
+        before = log.read_text().count(told)
+        assert before > 0
+        node.ask("POST", "/api/v1/reload")
         node.stop()
+        assert log.read_text().count(told) == before + 1
         assert f"such as node.db (mode 0755); close it by `chmod -R go= {node.data}`" in node.log_tail()
         assert stat.S_IMODE((node.data / "node.db").stat().st_mode) == 0o644
