@@ -16,7 +16,7 @@ PATTERN_CHARACTERS_MAX = 1_000  # each is compared with every folder's name
 def check_options(wish: Handshake) -> None:
     """Raise DsyncError if the master asks for what this side cannot do."""
     if wish.filters:
-        raise DsyncError("this server syncs all mails of a folder: leave out the options -t, -e, -I, -S, -O and -a")
+        raise DsyncError("this server syncs all mails of a folder: leave out the options -t, -I, -O and -a")
     patterns = wish.exclude_mailboxes
     if any(pattern.startswith("\\") for pattern in patterns):
         raise DsyncError("this server excludes folders by their names only (-x NAME), not by their uses")
