@@ -2,8 +2,8 @@
 
 Two annotations tell a UIDVALIDITY that a folder keeps (design section 3). The one of the folder holds it. The one of
 the account names, for ever, the folder that has it: so of two folders that have got one UIDVALIDITY on two sides, the
-later one keeps it. A GUID by which a Dovecot knows a folder is told by an annotation of the account alone. An
-annotation of the folder tells of a sync that has begun to place a Dovecot's mails there.
+later one keeps it. A GUID by which a Dovecot knows a folder is told by an annotation of the account alone, and so is a
+sync that has begun to place a Dovecot's mails in a folder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ FOREIGN_GUID = OWN + "guid/"
 The value is the id of the folder that Dovecots know by it, in hexadecimal. It stays when the folder is deleted.
 """
 UNFINISHED_SYNC = OWN + "unfinished-sync/"
-"""The beginning of the name of an annotation of a folder; the hash of a Dovecot's name follows, in hexadecimal.
+"""The beginning of the name of an annotation of the account; a folder's id and the hash of a Dovecot's name follow.
+
+Both are in hexadecimal, with a slash between. The folder may be deleted, and still be shown for its mail.
 
 The value is the last UID up to which both had the same mails as a sync began that has not ended, in decimal digits.
 """

@@ -120,7 +120,7 @@ class ReplicaMailbox(Protocol):
         ...
 
     async def unfinished(self) -> int | None:
-        """Return the last common UID of a sync with this peer that has begun to place mails, and has not ended."""
+        """Return the lowest last common UID of syncs that began to place mails, with any peer, and have not ended."""
         ...
 
     async def note_unfinished(self, common_uid: int | None) -> None:

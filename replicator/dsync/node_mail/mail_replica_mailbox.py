@@ -322,7 +322,7 @@ class MailReplicaMailbox:
 
     async def unfinished(self) -> int | None:
         """See `ReplicaMailbox`. All nodes know it, so the next sync may be with another one."""
-        return await self._mail.unfinished_sync(self._folder, self._peer)
+        return await self._mail.unfinished_sync(self._folder)
 
     async def note_unfinished(self, common_uid: int | None) -> None:
         """See `ReplicaMailbox`."""

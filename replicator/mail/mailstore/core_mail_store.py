@@ -45,10 +45,10 @@ class CoreMailStore(MailStore, Protocol):
         """
         ...
 
-    async def unfinished_sync(self, folder: Folder, dovecot: str) -> int | None:
-        """Return the last common UID of a sync with this Dovecot that has begun to place its mails, and has not ended.
+    async def unfinished_sync(self, folder: Folder) -> int | None:
+        """Return the lowest last common UID of syncs that have begun to place a Dovecot's mails, and have not ended.
 
-        Return None if there is none.
+        Those with all Dovecots count, since one may come under another address. Return None if there are none.
         """
         ...
 

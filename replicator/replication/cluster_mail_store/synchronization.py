@@ -50,21 +50,20 @@ class SyncOperations(FolderOperations):
         value = (FOREIGN_GUID + guid.hex(), folder.mailbox_id.hex().encode())
         await self._coordinator.submit(AnnotateRequest(folder.user, NOWHERE, (value,)))
 
-    async def unfinished_sync(self, folder: Folder, dovecot: str) -> int | None:
-        """See `CoreMailStore`."""
+    async def unfinished_sync(self, folder: Folder) -> int | None:
+        """See `CoreMailStore`. A note that another node has garbled counts as the lowest."""
         await self._coordinator.readiness.wait(tree_of(folder.user))
-        name = _unfinished(dovecot)
-        query = partial(queries.had_annotations, user=folder.user, mailbox_id=folder.mailbox_id, names=[name])
-        found = (await self._store.read(query)).get(name)
-        return None if found is None else int(found)
+        query = partial(queries.values_below, user=folder.user, mailbox_id=NOWHERE, begin=_unfinished(folder))
+        found = await self._store.read(query)
+        return min((int(uid) if uid.isdigit() else 0 for uid in found), default=None)
 
     async def note_unfinished_sync(self, folder: Folder, dovecot: str, common_uid: int | None) -> None:
         """See `CoreMailStore`."""
         check_neighbours(self._coordinator)
         await self._coordinator.readiness.wait(tree_of(folder.user))
         value = None if common_uid is None else b"%d" % common_uid
-        request = AnnotateRequest(folder.user, folder.mailbox_id, ((_unfinished(dovecot), value),))
-        await self._coordinator.submit(request)
+        name = _unfinished(folder) + sha256(dovecot.encode(errors="surrogateescape")).hexdigest()[:32]
+        await self._coordinator.submit(AnnotateRequest(folder.user, NOWHERE, ((name, value),)))
 
     async def keep_uidvalidity(self, folder: Folder, uidvalidity: int | None) -> Folder:
         """See `CoreMailStore`."""
@@ -176,6 +175,6 @@ def check_neighbours(coordinator: Coordinator) -> None:
         check_raises(link)
 
 
-def _unfinished(dovecot: str) -> str:
-    """Return the name of the annotation that tells of an unfinished sync with a Dovecot."""
-    return UNFINISHED_SYNC + sha256(dovecot.encode(errors="surrogateescape")).hexdigest()[:32]
+def _unfinished(folder: Folder) -> str:
+    """Return the beginning of the names of the annotations that tell of unfinished syncs of a folder."""
+    return f"{UNFINISHED_SYNC}{folder.mailbox_id.hex()}/"

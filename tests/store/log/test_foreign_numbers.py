@@ -492,19 +492,22 @@ def _annotate_as_a_faulty_node(tx: Transaction, value: bytes) -> None:
 
 
 def noting(name: str, value: bytes | None) -> Job[Dot | None]:
-    return lambda tx: folder_sequencer.annotate(tx, ALICE, A, [(UNFINISHED_SYNC + name, value)])
+    return lambda tx: folder_sequencer.annotate(tx, ALICE, NOWHERE, [(UNFINISHED_SYNC + name, value)])
 
 
-def test_sync_is_noted_at_its_folder_until_it_has_ended(node: MemoryNode) -> None:
-    node.write(creating("a", A))
-    one, other = "11" * 16, "22" * 16
+def test_sync_is_noted_until_it_has_ended_even_at_a_deleted_folder(node: MemoryNode) -> None:
+    one, other = "11" * 16 + "/" + "aa" * 16, "11" * 16 + "/" + "bb" * 16
     begun = node.write(noting(one, b"7"))
     assert node.write(noting(one, b"7")) == begun, "the head that has it already"
     node.write(noting(other, b"4294967294"))
-    names = [UNFINISHED_SYNC + one, UNFINISHED_SYNC + other]
-    assert [*queries.had_annotations(node.connection, ALICE, A, names).values()] == [b"7", b"4294967294"]
+    node.write(noting("22" * 16 + "/" + "aa" * 16, b"3"))
+
+    def noted() -> list[bytes]:
+        return sorted(queries.values_below(node.connection, ALICE, NOWHERE, f"{UNFINISHED_SYNC}{'11' * 16}/"))
+
+    assert noted() == [b"4294967294", b"7"]
     node.write(noting(one, None))
-    assert [*queries.had_annotations(node.connection, ALICE, A, names).values()] == [None, b"4294967294"]
-    for name, value in ((one, b""), (one, b"-1"), (one, b"12345678901"), ("x" * 32, b"1"), (f"{one}/x", b"1")):
+    assert noted() == [b"4294967294"]
+    for name, value in ((one, b""), (one, b"-1"), (one, b"12345678901"), ("11" * 16, b"1"), (f"{one}/x", b"1")):
         with pytest.raises(InvalidNameError, match="a sync that has begun"):
             node.write(noting(name, value))

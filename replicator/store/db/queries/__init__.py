@@ -57,6 +57,7 @@ from replicator.store.db.queries.folder_queries import (
     tree_state,
     uidvalidities,
     uidvalidity,
+    values_below,
     watched_folder,
     watched_folders,
 )
@@ -172,6 +173,7 @@ __all__ = [
     "uidvalidity",
     "users",
     "users_after",
+    "values_below",
     "view",
     "watched_folder",
     "watched_folders",

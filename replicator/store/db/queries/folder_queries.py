@@ -228,6 +228,12 @@ def count_annotations_below(connection: sqlite3.Connection, user: str, mailbox_i
     return count
 
 
+def values_below(connection: sqlite3.Connection, user: str, mailbox_id: bytes, begin: str) -> list[bytes]:
+    """Return the values of the annotations of a folder, or the account, whose names begin so."""
+    query = "SELECT value FROM annotation WHERE user = ? AND mailbox_id = ? AND name >= ? AND name < ? AND value IS NOT NULL"
+    return [value for (value,) in connection.execute(query, (user, mailbox_id, begin, end_of(begin)))]
+
+
 def end_of(prefix: str) -> str:
     """Return the least text above all that begin with this prefix, which ends in an ASCII character."""
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)

@@ -51,7 +51,7 @@ REMOVED_FACTOR = 10
 """Limit of a user's annotations with removed ones, which merges need, as a multiple of the limit without these."""
 
 _GUID = re.compile(rf"[0-9a-f]{{{2 * ID_BYTES}}}")
-_HASH = re.compile("[0-9a-f]{32}")
+_SYNC = re.compile(rf"[0-9a-f]{{{2 * ID_BYTES}}}/[0-9a-f]{{32}}")
 _UID = re.compile(rb"[0-9]{1,10}")
 
 
@@ -174,25 +174,26 @@ def _name_elsewhere(
 ) -> Dot | None:
     """Set how a folder is named at another server. Raises as the two kinds do, and MailboxFullError."""
     (name, value), *others = wanted
-    if mailbox_id != NOWHERE and name.startswith(UNFINISHED_SYNC) and not others:
-        return _note_unfinished(tx, user, mailbox_id, name, value)
-    if others or (name != KEPT_UIDVALIDITY if mailbox_id != NOWHERE else not name.startswith(FOREIGN_GUID)):
+    of_account = name.startswith((FOREIGN_GUID, UNFINISHED_SYNC))
+    if others or (name != KEPT_UIDVALIDITY if mailbox_id != NOWHERE else not of_account):
         raise InvalidNameError(f"annotations below {OWN} belong to the nodes")
     known = queries.count_annotations_below(tx.connection, user, NOWHERE, OWN)
     if known >= REMOVED_FACTOR * tx.limits.imap_folders_per_user:
         raise MailboxFullError("the user's folders have had too many names at other servers")
+    if name.startswith(UNFINISHED_SYNC):
+        return _note_unfinished(tx, user, name, value)
     if mailbox_id == NOWHERE:
         return _know_as(tx, user, name, value)
     return _keep_uidvalidity(tx, user, mailbox_id, value)
 
 
-def _note_unfinished(tx: Transaction, user: str, mailbox_id: bytes, name: str, value: bytes | None) -> Dot | None:
+def _note_unfinished(tx: Transaction, user: str, name: str, value: bytes | None) -> Dot | None:
     """Note the last common UID of a sync that has begun, or with None that it has ended. Raises InvalidNameError."""
-    if not _HASH.fullmatch(name.removeprefix(UNFINISHED_SYNC)) or (value is not None and not _UID.fullmatch(value)):
-        raise InvalidNameError("a sync that has begun is noted by the hash of a name, and a UID")
-    if queries.had_annotations(tx.connection, user, mailbox_id, [name]).get(name) == value:
+    if not _SYNC.fullmatch(name.removeprefix(UNFINISHED_SYNC)) or (value is not None and not _UID.fullmatch(value)):
+        raise InvalidNameError("a sync that has begun is noted by a folder's id, the hash of a name, and a UID")
+    if queries.had_annotations(tx.connection, user, NOWHERE, [name]).get(name) == value:
         return head_of(tx, _tree(user))
-    return commit(tx, _tree(user), [FolderAnnotate(mailbox_id, ((name, value),))]).dot
+    return commit(tx, _tree(user), [FolderAnnotate(NOWHERE, ((name, value),))]).dot
 
 
 def _know_as(tx: Transaction, user: str, name: str, value: bytes | None) -> Dot | None:
