@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import BinaryIO
 
 import trio
 from prometheus_client import CollectorRegistry
@@ -63,9 +64,10 @@ def pusher_of(
     registry: CollectorRegistry | None = None,
     syncing: Syncing | None = None,
     clock_ms: Callable[[], int] = wall_clock_ms,
+    open_scratch: Callable[[], BinaryIO] = TemporaryFile,
 ) -> Pusher:
     memory = LastSyncFiles(mail.store.path.parent / "dovecots")
-    replicas = MailReplicas(mail, memory, clock_ms, TemporaryFile)
+    replicas = MailReplicas(mail, memory, clock_ms, open_scratch)
     users = users or Names(USER, "u2")
     services = PushServices(mail, users, replicas.of, "zz-test", syncing or Syncing(), DovecotMetrics(registry))
     config = config or config_of(address)

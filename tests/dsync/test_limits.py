@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -176,21 +178,41 @@ async def test_waiting_mails_are_in_a_scratch_file_with_room(tmp_path: Path) -> 
     assert box.checked == (1, len(TEXT))
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-async def test_a_full_disk_ends_the_sync_in_words(number: int) -> None:
+def no_scratch() -> BinaryIO:
+    raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+
+def full_scratch() -> BinaryIO:
+    return Path("/dev/full").open("w+b")
+
+
+def unreadable_scratch() -> BinaryIO:
+    return os.fdopen(os.open(".", os.O_WRONLY | os.O_TMPFILE), "w+b")
+
+
+@pytest.mark.parametrize(
+    ("open_scratch", "told"),
+    [
+        (no_scratch, "the disk of this node takes no more: Disk quota exceeded; try later"),
+        (full_scratch, "the disk of this node takes no more: No space left on device; try later"),
+        (unreadable_scratch, "the disk of this node cannot be read: Bad file descriptor; try later"),
+    ],
+)
+@pytest.mark.parametrize("text", [TEXT, TEXT + bytes(100_000)], ids=["short", "long"])
+async def test_a_disk_that_fails_ends_the_sync_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_scratch: Callable[[], BinaryIO], told: str, text: bytes
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tests.dsync.scripted.TEXT", text)
     replica = MemoryReplica()
     box = replica.create(("Work",), WORK)
-
-    def open_scratch() -> BinaryIO:
-        raise OSError(number, "the disk is full")
-
     box.open_scratch = open_scratch  # type: ignore[method-assign]
     async with scripted_master(lambda _: replica) as master:
         work = replace(numbers(WORK), uidnext=4, messages=3)
         await master.folders([node("Work", work)])
         changes = [MailChange(ChangeType.SAVE, uid, f"{uid:032x}", 4) for uid in (1, 2, 3)]
         await master.mailbox(work, changes, backwards=True)
-        assert (await master.finish()).error == "the disk of this node takes no more: the disk is full; try later"
+        assert (await master.finish()).error == told
 
 
 async def test_a_full_quota_ends_the_sync_before_the_disk_is_full(tmp_path: Path) -> None:

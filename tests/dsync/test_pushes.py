@@ -6,6 +6,7 @@ import ssl
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 import trio
@@ -192,6 +193,23 @@ async def test_a_dovecot_that_is_away_is_waited_for(tmp_path: Path) -> None:
                 await until_equal(server, mail)
                 assert pusher.problems() == []
                 nursery.cancel_scope.cancel()
+
+
+@needs_dovecot
+async def test_a_full_disk_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = [tmp_path / "scratch", Path("/dev/full")]
+
+    def open_scratch() -> BinaryIO:
+        return files.pop().open("w+b")
+
+    with listening_dovecot() as (server, address):
+        for number in range(3):
+            server.save(USER, b"Subject: there %d\r\n\r\n" % number)
+        async with one_node(tmp_path) as mail:
+            await NodeSide(mail).append(b"Subject: here\r\n\r\n")
+            async with running(pusher_of(mail, address, open_scratch=open_scratch)):
+                await until_equal(server, mail)
+    assert "the disk of this node takes no more: No space left on device" in caplog.text
 
 
 @needs_dovecot

@@ -6,7 +6,7 @@ The user's quota is checked before: else a mailbox that is refused in the end wo
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from os import SEEK_END
 from typing import BinaryIO
 
@@ -14,7 +14,7 @@ import trio
 
 from protocol.units import MIB
 from replicator.dsync.replica import ReplicaMailbox
-from replicator.errors import DiskFullError
+from replicator.errors import DiskFullError, UnavailableError
 
 PIECE_BYTES = 64 << 10
 CHECKED_BYTES = MIB
@@ -31,9 +31,10 @@ class HeldTexts:
         self._checked_bytes = -CHECKED_BYTES
 
     def close(self) -> None:
-        """Let the file vanish."""
+        """Let the file vanish, also on a full disk, for which some of its last text may be left."""
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):
+                self._file.close()
 
     async def add(self, text: AsyncGenerator[bytes, None]) -> range:
         """Write a text, and return where it stands. Raises QuotaExceededError, DiskFullError, and as `text`."""
@@ -53,12 +54,20 @@ class HeldTexts:
                 self._checked_bytes = end + len(piece)
                 await self._box.check_room(self._number, self._checked_bytes)
             end += await trio.to_thread.run_sync(self._file.write, piece)
+        await trio.to_thread.run_sync(self._file.flush)  # else a full disk would show later, outside of this method
         return range(start, end)
 
     async def read(self, where: range) -> AsyncGenerator[bytes, None]:
-        """Yield the text that stands there."""
-        if self._file is None:
-            return
+        """Yield the text that stands there. Raises UnavailableError."""
         for at in range(where.start, where.stop, PIECE_BYTES):
-            self._file.seek(at)
-            yield await trio.to_thread.run_sync(self._file.read, min(PIECE_BYTES, where.stop - at))
+            try:
+                piece = await trio.to_thread.run_sync(self._piece, at, min(PIECE_BYTES, where.stop - at))
+            except OSError as error:
+                raise UnavailableError(f"the disk of this node cannot be read: {error.strerror}; try later") from error
+            yield piece
+
+    def _piece(self, at: int, size_bytes: int) -> bytes:
+        if self._file is None:
+            return b""
+        self._file.seek(at)
+        return self._file.read(size_bytes)
