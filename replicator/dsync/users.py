@@ -8,6 +8,8 @@ from typing import Protocol
 
 import trio
 
+from replicator.errors import OtherClusterError
+
 
 class Users(Protocol):
     """The users who have mail here."""
@@ -27,6 +29,17 @@ async def user_meant(users: Users, name: str) -> str | None:
     Raises MailError.
     """
     return await users.ask(users.name_meant(name))
+
+
+async def is_former(users: Users, user: str) -> bool:
+    """Return True if mail here is that of somebody who is no user any more, or whose mail is in another cluster by now.
+
+    Raises MailError.
+    """
+    try:
+        return await user_meant(users, user) != user
+    except OtherClusterError:
+        return True
 
 
 class Syncing:

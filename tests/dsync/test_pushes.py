@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -17,7 +18,6 @@ from replicator.config import Address, Config, DovecotConfig
 from replicator.dsync.conversation import peer
 from replicator.dsync.pushes.dovecot import Dovecot as RemoteDovecot
 from replicator.dsync.pushes.dovecot import DovecotUnreachableError
-from replicator.dsync.pushes.schedule import GATHER_S, RETRY_FIRST_S, RETRY_MOST_S, Look, Schedule
 from replicator.dsync.users import Syncing
 from replicator.errors import UnavailableError
 from replicator.mail.mailstore import NewMessage
@@ -28,6 +28,7 @@ from tests.dsync.dovecot import PASSWORD, SDBOX, Dovecot, dovecot, needs_dovecot
 from tests.dsync.pushed import (
     LISTENER,
     QUIET_S,
+    WITHIN_S,
     config_of,
     listening_dovecot,
     pusher_of,
@@ -200,7 +201,7 @@ async def test_a_full_disk_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptu
     files = [tmp_path / "scratch", Path("/dev/full")]
 
     def open_scratch() -> BinaryIO:
-        return files.pop().open("w+b")
+        return (files.pop() if len(files) > 1 else files[0]).open("w+b")
 
     with listening_dovecot() as (server, address):
         for number in range(3):
@@ -260,13 +261,26 @@ async def join_for(most_bytes: int, one: trio.SocketStream, other: trio.SocketSt
 @pytest.mark.parametrize("trouble", ["held", "unknown for now"])
 async def test_what_a_round_owes_is_done_later(tmp_path: Path, trouble: str) -> None:
     """A round that meets a user in another sync, or a directory that is down, leaves what it was to look at."""
-    users, syncing = Names(USER), Syncing()
-    ask, failures = users.ask, [UnavailableError("the directory is down")]
+    users, met = Names(USER), trio.Event()
+    ask = users.ask
 
     async def ask_in_vain(name: str) -> str | None:
-        if trouble == "unknown for now" and failures:
-            raise failures.pop()
+        if trouble == "unknown for now" and not met.is_set():
+            met.set()
+            raise UnavailableError("the directory is down")
         return await ask(name)
+
+    class Watched(Syncing):
+        """Tells that somebody has asked in vain."""
+
+        @contextmanager
+        def held(self, user: str) -> Iterator[bool]:
+            with super().held(user) as is_free:
+                if not is_free:
+                    met.set()
+                yield is_free
+
+    syncing = Watched()
 
     with listening_dovecot() as (server, address):
         async with one_node(tmp_path) as mail:
@@ -282,7 +296,8 @@ async def test_what_a_round_owes_is_done_later(tmp_path: Path, trouble: str) -> 
                 if trouble == "held":
                     held.enter_context(syncing.held(USER))
                 nursery.start_soon(pusher_of(mail, address, users=users, syncing=syncing).run)
-                await trio.sleep(1.0)
+                with trio.fail_after(WITHIN_S):
+                    await met.wait()
                 held.close()
                 await until_equal(server, mail)
                 nursery.cancel_scope.cancel()
@@ -345,34 +360,3 @@ def use(server: Dovecot, one: Config, other: Config) -> None:
     trio.from_thread.run(until, is_there)
     for client in clients:
         client.logout()
-
-
-def test_changes_gather_and_failures_wait_longer_each_time() -> None:
-    schedule = Schedule()
-    schedule.changed("a", 10.0)
-    schedule.changed("a", 10.4)
-    schedule.changed("b", 10.1)
-    assert schedule.next_at() == 10.0 + GATHER_S
-    assert schedule.take(10.4) is None
-    assert [schedule.take(11.0) for _ in range(3)] == [("a", Look.CHANGED), ("b", Look.CHANGED), None]
-    waits = list[float]()
-    for _ in range(12):
-        schedule.failed("a", Look.FULL, 0.0)
-        schedule.changed("a", 0.0)
-        at = schedule.next_at()
-        assert at is not None
-        waits.append(at)
-        assert schedule.take(at) == ("a", Look.FULL), "what is owed stays owed"
-    assert waits[:3] == [RETRY_FIRST_S, 2 * RETRY_FIRST_S, 4 * RETRY_FIRST_S]
-    assert waits[-1] == RETRY_MOST_S
-    schedule.succeeded("a")
-    schedule.changed("a", 0.0)
-    assert schedule.next_at() == GATHER_S
-
-
-@pytest.mark.parametrize("count", [0, 3])
-def test_a_schedule_counts_who_is_due(count: int) -> None:
-    schedule = Schedule()
-    for number in range(count):
-        schedule.changed(f"user{number}", 0.0)
-    assert len(schedule) == count

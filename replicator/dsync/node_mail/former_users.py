@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import trio
 
 from replicator.dsync.node_mail.last_syncs import LastSyncFiles
-from replicator.dsync.users import Users, user_meant
-from replicator.errors import MailError, OtherClusterError
+from replicator.dsync.users import Users, is_former
+from replicator.errors import MailError
 from replicator.mail.mailstore import CoreMailStore
 
 log = logging.getLogger(__name__)
@@ -63,12 +63,6 @@ class FormerUsers:
 
     async def _is_gone(self, user: str) -> bool:
         try:
-            return await self._is_unknown(user) and (await self.mail.quota(user)).messages == 0
+            return await is_former(self.users, user) and (await self.mail.quota(user)).messages == 0
         except MailError:
             return False
-
-    async def _is_unknown(self, user: str) -> bool:
-        try:
-            return await user_meant(self.users, user) != user
-        except OtherClusterError:
-            return True

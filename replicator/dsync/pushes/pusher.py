@@ -20,11 +20,12 @@ from replicator.dsync.conversation.folder_sync import how_different
 from replicator.dsync.conversation.master_session import MasterSession
 from replicator.dsync.errors import DsyncError, PeerGoneError
 from replicator.dsync.pushes.dovecot import Dovecot, DovecotRefusalError, DovecotUnreachableError
+from replicator.dsync.pushes.gate import Gate
 from replicator.dsync.pushes.neighbours import Neighbour
 from replicator.dsync.pushes.schedule import GATHER_S, Look, Schedule
 from replicator.dsync.replica import OpenReplica, Replica
 from replicator.dsync.rules.selection import fits
-from replicator.dsync.users import Syncing, Users, user_meant
+from replicator.dsync.users import Syncing, Users, is_former
 from replicator.errors import MailError
 from replicator.mail.changed_users import ChangedUsers
 from replicator.mail.last_changes import TreeChanges
@@ -41,7 +42,7 @@ PAGE = 1000
 """Users whose names are read at once."""
 
 DUE_MOST = 100
-"""Users who are due, up to which a round over all users adds more: those with changes are not to wait for long."""
+"""Users whose turn it is, up to which a round over all users adds more: those with changes are not to wait for long."""
 
 REPEATS_MOST = 3
 SYNC_S = 7200.0
@@ -49,10 +50,6 @@ SYNC_S = 7200.0
 
 MARKS_MAX = 100_000
 """Users of whom it is remembered that nothing has changed since: 20 MB."""
-
-PAUSE_FIRST_S = 1.0
-PAUSE_MOST_S = 60.0
-"""From a failed connection to the next one: twice as long each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +75,7 @@ class Pusher:
         self._schedule = Schedule()
         self._marks: OrderedDict[str, bytes] = OrderedDict()
         self._repeats: dict[str, int] = {}  # how often in a row a sync of a user was to be repeated
-        self._gate = _Gate(str(config.address))
+        self._gate = Gate(str(config.address))
         services.metrics.follow(str(config.address), lambda: len(self._schedule), lambda: self._gate.why is None)
 
     def problems(self) -> Sequence[str]:
@@ -120,7 +117,7 @@ class Pusher:
         last = ""
         while users := await self._services.mail.users_after(last, PAGE):
             for user in filter(self._is_ours, users):
-                while len(self._schedule) >= DUE_MOST:
+                while self._schedule.due(trio.current_time()) >= DUE_MOST:
                     await self._schedule.shrunk.wait()
                 self._schedule.owe(user, Look.EVERYWHERE, trio.current_time())
             last = users[-1]
@@ -165,9 +162,9 @@ class Pusher:
     async def _try(self, user: str, look: Look) -> None:
         """Sync a user whose mail is not as it was after the last sync, or without a look at that."""
         services = self._services
-        if await user_meant(services.users, user) != user:
+        if await is_former(services.users, user):
             self._schedule.succeeded(user)
-            return  # a former user, whose mail is kept for a while
+            return  # the mail is kept for a while
         mark = _mark(await services.mail.tree_changes(user))
         if look is Look.CHANGED and self._marks.get(user) == mark:
             self._schedule.succeeded(user)
@@ -214,36 +211,6 @@ class Pusher:
         level = logging.INFO if result in {"done", "unknown"} else logging.WARNING
         fields = {"result": result, "user": user, "dovecot": str(self._config.address), "reason": reason}
         log.log(level, "sync %s", LogFields(fields))
-
-
-class _Gate:
-    """Holds syncs back while the Dovecot cannot be reached. `why`: why it could not the last time."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._opens_at = -math.inf
-        self._failures = 0
-        self.why: str | None = None
-
-    async def passed(self) -> None:
-        """Return when the next sync may be tried."""
-        await trio.sleep_until(self._opens_at)
-
-    def close(self, why: str) -> None:
-        """Note that a connection has failed."""
-        if self.why != why:
-            log.warning("syncs with the Dovecot at %s wait: %s", self._name, why)
-        self.why = why
-        if self._opens_at <= trio.current_time():  # of several that fail at once, one counts
-            self._failures += 1
-            pause_s = min(PAUSE_FIRST_S * 2 ** min(self._failures - 1, 20), PAUSE_MOST_S)
-            self._opens_at = trio.current_time() + pause_s
-
-    def open(self) -> None:
-        """Note that a connection has succeeded."""
-        if self.why is not None:
-            log.info("the Dovecot at %s is reached again", self._name)
-        self.why, self._failures = None, 0
 
 
 def _mark(changes: TreeChanges) -> bytes:

@@ -5,6 +5,7 @@ Times are in seconds of one clock.
 
 from __future__ import annotations
 
+import math
 from enum import IntEnum
 
 from sortedcontainers import SortedSet
@@ -42,7 +43,12 @@ class Schedule:
         self.shrunk = Signal()
 
     def __len__(self) -> int:
+        """Return the number of users whose syncs are owed, with those who wait for another try."""
         return len(self._due)
+
+    def due(self, now: float) -> int:
+        """Return the number of users whose turn it is by now."""
+        return self._order.bisect_left((math.nextafter(now, math.inf), ""))
 
     def changed(self, user: str, now: float) -> None:
         """Note that a user's mail has changed. One who has failed is not due earlier for that."""
