@@ -84,6 +84,24 @@ async def test_what_cannot_be_read_is_forgotten(tmp_path: Path, caplog: pytest.L
     assert f"{file}: cannot be read" in caplog.text
 
 
+def test_the_last_syncs_with_a_few_dovecots_are_remembered() -> None:
+    syncs = LastSyncs()
+    for number in range(PEERS_MAX):
+        syncs.note(str(number), BOX, SYNC)
+    syncs.note("0", BOX, SYNC)
+    syncs.note("new", BOX, SYNC)
+    assert {peer for peer, _, _ in syncs.all()} == {*map(str, range(PEERS_MAX)), "new"} - {"1"}
+
+
+def test_so_much_is_remembered_of_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the peer that has synced longest ago, the mailbox that was synced longest ago is forgotten."""
+    monkeypatch.setattr("replicator.dsync.node_mail.last_syncs.DETAILS_MAX", 3 * SYNC.details)
+    syncs = LastSyncs()
+    for peer, number in (("a", 1), ("a", 2), ("b", 3), ("a", 4), ("b", 5)):
+        syncs.note(peer, bytes([number]) * 16, SYNC)
+    assert [(peer, mailbox_id[0]) for peer, mailbox_id, _ in syncs.all()] == [("a", 2), ("a", 4), ("b", 5)]
+
+
 def test_the_full_syncs_of_a_few_dovecots_are_remembered() -> None:
     syncs = LastSyncs()
     for number in range(PEERS_MAX + 1):

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from replicator.config import LimitsConfig
 from replicator.dsync.conversation import peer
+from replicator.dsync.conversation.remote_session import Settled
 from replicator.dsync.door.server import COMMAND_S, SYNC_ENDS_S, DsyncServer, DsyncServices
 from replicator.dsync.rules.tree import INBOX
 from replicator.dsync.wire.items import ChangeType, Deletions, Mail, Mailbox, MailChange
@@ -239,3 +240,11 @@ async def test_a_storage_without_guids_is_refused(services: DsyncServices, regis
         await stream.send_all(BEGIN + SYNC + END_OF_LIST + line_of(Deletions()) + line_of(without))
         assert b"\nFthe master's storage keeps no GUIDs" in await until(stream)
     assert count(registry, "failed") == 1
+
+
+def test_what_is_settled_of_a_user_says_nothing_of_a_copied_account() -> None:
+    settled, numbers = Settled(), Mailbox(b"\x0a" * 16, 1, 2, 1, 1, 5)
+    settled.note("u1", "vm 127.0.0.1", numbers, numbers)
+    assert settled.has("u1", "vm 127.0.0.1", numbers, numbers)
+    assert not settled.has("u2", "vm 127.0.0.1", numbers, numbers)
+    assert not settled.has("u1", "vm 127.0.0.2", numbers, numbers)

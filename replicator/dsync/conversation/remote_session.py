@@ -32,21 +32,22 @@ class Settled:
     """Mailboxes of which a sync has shown that both sides are equal, and the numbers that both sides had then.
 
     Equal numbers alone do not show it: both sides may have got a mail each. Kept in memory: it saves work, no more.
+    Each is that of one `user`, as users' mailboxes may have the same id: those of copied accounts do.
     """
 
     def __init__(self) -> None:
-        self._numbers: OrderedDict[tuple[str, bytes], tuple[Mailbox, Mailbox]] = OrderedDict()
+        self._numbers: OrderedDict[tuple[str, str, bytes], tuple[Mailbox, Mailbox]] = OrderedDict()
 
-    def has(self, master: str, own: Mailbox, theirs: Mailbox) -> bool:
+    def has(self, user: str, master: str, own: Mailbox, theirs: Mailbox) -> bool:
         """Return True if nothing has changed since the mailbox was equal on both sides, and the numbers are equal."""
-        known = self._numbers.get((master, own.mailbox_id))
+        known = self._numbers.get((user, master, own.mailbox_id))
         return known is not None and own.equals(theirs) and known[0].equals(own) and known[1].equals(theirs)
 
-    def note(self, master: str, own: Mailbox, theirs: Mailbox) -> None:
+    def note(self, user: str, master: str, own: Mailbox, theirs: Mailbox) -> None:
         """Note that a mailbox was found equal."""
         own = replace(own, first_recent_uid=theirs.first_recent_uid)
-        self._numbers[master, own.mailbox_id] = own, theirs
-        self._numbers.move_to_end((master, own.mailbox_id))
+        self._numbers[user, master, own.mailbox_id] = own, theirs
+        self._numbers.move_to_end((user, master, own.mailbox_id))
         if len(self._numbers) > SETTLED_MAX:
             self._numbers.popitem(last=False)
 
@@ -54,12 +55,15 @@ class Settled:
 class RemoteSession:
     """The conversation with one master about one user's mail."""
 
-    def __init__(self, peer: Peer, replica: Replica, hostname: str, settled: Settled, address: str) -> None:
+    def __init__(
+        self, peer: Peer, replica: Replica, hostname: str, settled: Settled, *, user: str, address: str
+    ) -> None:
         """`hostname`: this side's. The side with the smaller one locks the user, so it is one that is greater.
 
         `address`: the master's, as two masters may have one name.
         """
         self._peer = peer
+        self._user = user
         self._replica = replica
         self._hostname = hostname
         self._address = address
@@ -172,7 +176,7 @@ class RemoteSession:
                 return
             is_settled = (
                 self._wish.sync_type == CHANGED
-                and self._settled.has(self._master, own, theirs)
+                and self._settled.has(self._user, self._master, own, theirs)
                 and all(one.modseq < own.highestmodseq for one in await box.attributes())  # which numbers do not show
             )
             if not is_settled and own.equals(theirs):  # which does not show that mails are equal, so make a difference
@@ -184,7 +188,7 @@ class RemoteSession:
             has_changed = await sync.run(self._direction)
             self._failure = sync.failure
             if not has_changed and sync.failure is None:
-                self._settled.note(self._master, own, theirs)
+                self._settled.note(self._user, self._master, own, theirs)
 
 
 async def _numbers(box: ReplicaMailbox, theirs: Mailbox) -> Mailbox:

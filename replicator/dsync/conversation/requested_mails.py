@@ -15,6 +15,7 @@ from replicator.dsync.replica import ReplicaMailbox
 from replicator.dsync.rules.mails.comparison import Told
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import Mail, MailRequest
+from replicator.errors import ContentUnavailableError
 from replicator.mail.listing import NO_MESSAGES, ListedMessage, Listing
 
 
@@ -57,9 +58,9 @@ class RequestedMails:
         as_told = ((mail, True) for uid in self._uids if (mail := mails.find(uid)) is not None)
         for mail, is_as_told in merge(as_told, ((mail, False) for mail in found), key=lambda one: one[0].uid):
             if is_as_told:
-                await self._send_mail(mail, self._told.name_of(mail))
+                await self._send_named(mail, self._told.name_of(mail))
             elif (request := self._others.pop(self._guid(mail), None)) is not None:
-                await self._send_mail(mail, request.guid)
+                await self._send_named(mail, request.guid)
         for request in self._others.values():
             await self._peer.send(Mail(request.guid, request.uid, streams=False))
         await self._peer.end_list()
@@ -67,6 +68,16 @@ class RequestedMails:
     def _guid(self, mail: ListedMessage) -> bytes:
         """Return the GUID by which the peer asks for a mail: for a copy, that of its source."""
         return self._told.sources.get(mail.guid, mail.guid)
+
+    async def _send_named(self, mail: ListedMessage, name: str) -> None:
+        """Send a mail. It is not told as expunged where it cannot be read: later syncs would expunge it here.
+
+        Raises ContentUnavailableError, which names its UID.
+        """
+        try:
+            await self._send_mail(mail, name)
+        except ContentUnavailableError as error:
+            raise ContentUnavailableError(f"UID {mail.uid}: {error}") from error
 
     async def _send_mail(self, mail: ListedMessage, name: str) -> None:
         """Send a mail, even if it has been expunged meanwhile; the next sync tells that.

@@ -211,7 +211,9 @@ class _Connection:
         different = 0
         try:
             async with services.replica_of(user) as replica:
-                session = RemoteSession(peer, replica, services.hostname, self._settled, self._address)
+                session = RemoteSession(
+                    peer, replica, services.hostname, self._settled, user=user, address=self._address
+                )
                 await session.run()
                 different = session.different
         except PeerGoneError as error:

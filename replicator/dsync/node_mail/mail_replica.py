@@ -24,14 +24,14 @@ from replicator.dsync.node_mail.read_mails import in_parts
 from replicator.dsync.rules.given_names import GivenName
 from replicator.dsync.rules.tree import Adopt, Create, Delete, Rename, Step, Subscribe, Tree
 from replicator.dsync.wire.items import MailboxState
-from replicator.errors import FolderExistsError, FolderNotFoundError, MailError
+from replicator.errors import ContentUnavailableError, FolderExistsError, FolderNotFoundError, MailError
 from replicator.mail.last_changes import FolderChange
 from replicator.mail.mailstore import INBOX, CoreMailStore, Folder
 
-ALL_UIDS = UidSet(((1, UID_MAX),))
+HOLDS_UP = "Mail after it waits: `replicator scrub` fetches bodies from other nodes; expunge a mail that is lost"
+"""What to do about a mail that cannot be read."""
 
-SAVE_S = 10.0
-"""Seconds for writing down what a sync has done, even where it breaks off."""
+ALL_UIDS = UidSet(((1, UID_MAX),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class MailReplicas:
         try:
             yield MailReplica(self.mail, user, last_syncs, self.clock_ms, self.open_scratch)
         finally:
-            with trio.move_on_after(SAVE_S, shield=True):
+            with trio.CancelScope(shield=True):  # no deadline: a thread that writes cannot be given up
                 await self.memory.save(user, last_syncs)
 
 
@@ -241,7 +241,7 @@ class MailReplica:
 
     @asynccontextmanager
     async def mailbox(self, mailbox_id: bytes, peer: str) -> AsyncIterator[MailReplicaMailbox | None]:
-        """See `Replica`."""
+        """See `Replica`. A ContentUnavailableError meanwhile gets the folder's name, and what to do."""
         folder = await self._known_as(mailbox_id)
         if folder is None:
             yield None
@@ -253,7 +253,10 @@ class MailReplica:
         then = folder.uidvalidity, began.highestmodseq, at_ms, change.head, change.annotated
         syncs = last_sync, LastSync(folder.mailbox_id, *then)
         box = MailReplicaMailbox(self._mail, began, (mailbox_id, peer), syncs, self._open_scratch)
-        yield box
+        try:
+            yield box
+        except ContentUnavailableError as error:
+            raise ContentUnavailableError(f"folder {folder.name!r}, {error}. {HOLDS_UP}") from error
         box.tell_left_out()
         if box.remembered is not None:
             self._last_syncs.note(peer, mailbox_id, box.remembered)

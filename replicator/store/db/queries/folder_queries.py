@@ -230,8 +230,9 @@ def count_annotations_below(connection: sqlite3.Connection, user: str, mailbox_i
 
 def values_below(connection: sqlite3.Connection, user: str, mailbox_id: bytes, begin: str) -> list[bytes]:
     """Return the values of the annotations of a folder, or the account, whose names begin so."""
-    query = "SELECT value FROM annotation WHERE user = ? AND mailbox_id = ? AND name >= ? AND name < ? AND value IS NOT NULL"
-    return [value for (value,) in connection.execute(query, (user, mailbox_id, begin, end_of(begin)))]
+    query = "SELECT value FROM annotation WHERE user = ? AND mailbox_id = ? AND name >= ? AND name < ?"
+    values = connection.execute(query, (user, mailbox_id, begin, end_of(begin)))
+    return [value for (value,) in values if value is not None]
 
 
 def end_of(prefix: str) -> str:
