@@ -195,6 +195,10 @@ class Replica(Protocol):
         """Remember that a sync that has compared all mails ends now."""
         ...
 
+    def held_up(self, mailbox_id: bytes, /) -> str | None:
+        """Return why the mailbox is to be passed over, as the last sync has broken off in it; None if it is not."""
+        ...
+
     def mailbox(self, mailbox_id: bytes, peer: str, /) -> AbstractAsyncContextManager[ReplicaMailbox | None]:
         """Hold a mailbox during its sync with a peer of this name; None if it is not here."""
         ...

@@ -268,6 +268,9 @@ class MemoryReplica:
             if mailbox_id in {None, box.mailbox_id}:
                 box.state = None
 
+    def held_up(self, _mailbox_id: bytes, /) -> str | None:
+        return None
+
     async def tree(self) -> Tree:
         nodes = dict[Name, TreeNode]()
         subscribed = {name for name, (_, is_set) in self.subscriptions.items() if is_set}

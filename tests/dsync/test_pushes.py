@@ -214,31 +214,6 @@ async def test_a_full_disk_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptu
 
 
 @needs_dovecot
-async def test_a_mail_that_cannot_be_read_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It holds up mail after it, until it is there again, or expunged."""
-    with listening_dovecot() as (server, address):
-        async with one_node(tmp_path) as mail:
-            side = NodeSide(mail)
-            for number in range(3):
-                await side.append(b"Subject: %d\r\n\r\n" % number)
-            view = await mail.open_mailbox(await mail.folder(USER, "INBOX"))
-            await mail.lose_body(view.messages[2])
-            async with running(pusher_of(mail, address)):
-
-                async def is_told() -> bool:
-                    await trio.sleep(0.01)
-                    return "result=failed" in caplog.text
-
-                await until(is_told)
-                assert "folder 'INBOX', UID 2: the body of this message is at no reachable node" in caplog.text
-                assert "`replicator scrub`" in caplog.text
-                assert len(await side.shown()) == 3
-                await side.expunge(2)
-                await until_equal(server, mail)
-                assert [uid for uid, _, _ in await side.shown()] == [1, 3]
-
-
-@needs_dovecot
 @pytest.mark.parametrize("after_bytes", [10, 1300, 1800])
 async def test_a_dovecot_that_falls_silent_half_way_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, after_bytes: int

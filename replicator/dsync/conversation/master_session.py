@@ -98,6 +98,9 @@ class MasterSession:
 
         `other`: what the peer tells of the folder.
         """
+        if (why := self._replica.held_up(mailbox_id)) is not None:
+            self._folders.stays_different(mailbox_id, why)
+            return True
         async with self._replica.mailbox(mailbox_id, self._name) as box:
             if box is None:  # it has just been deleted
                 return True

@@ -16,7 +16,7 @@ from replicator.dsync.rules.numbers import in_force, is_stale, out_of_range
 from replicator.dsync.rules.selection import check_options
 from replicator.dsync.wire.items import CHANGED, STATEFUL, Finish, Handshake, Mailbox, MailboxState
 from replicator.dsync.wire.reader import Mark
-from replicator.errors import MailError
+from replicator.errors import ContentUnavailableError, MailError
 
 TEMPORARY = 1
 """Dovecot's number of errors that are gone later (MAIL_ERROR_TEMP)."""
@@ -73,6 +73,7 @@ class RemoteSession:
         self._states = states_by_id(())
         self._full_resync = False
         self._failure: DsyncError | MailError | None = None  # with which the sync is to end
+        self._held_up: ContentUnavailableError | None = None  # which is told after all other mailboxes are synced
         self._owes_numbers = False
 
     @property
@@ -113,8 +114,8 @@ class RemoteSession:
                 await self._try_mailbox(event)
             else:
                 await self._answer(Mailbox.passed_over(event.mailbox_id))
-        if self._failure is not None:
-            raise self._failure
+        if (failure := self._failure or self._held_up) is not None:
+            raise failure
         await self._finish(Finish(full_resync=self._full_resync))
 
     @property
@@ -158,11 +159,19 @@ class RemoteSession:
         self._owes_numbers = False
         await self._peer.send(own)
 
+    async def _pass_over(self, theirs: Mailbox, why: str) -> None:
+        self._folders.stays_different(theirs.mailbox_id, why)
+        await self._answer(Mailbox.passed_over(theirs.mailbox_id))
+
     async def _sync_mailbox(self, theirs: Mailbox) -> None:
         state = self._states.get(theirs.mailbox_id)
         if not (theirs.have_guids and theirs.have_save_guids):
             raise DsyncError("the master's storage keeps no GUIDs of mails, so none can be told from another")
         await self._folders.adopt(theirs.mailbox_id)
+        if (why := self._replica.held_up(theirs.mailbox_id)) is not None:
+            self._held_up = ContentUnavailableError(why)
+            await self._pass_over(theirs, why)
+            return
         async with self._replica.mailbox(theirs.mailbox_id, self._master) as box:
             own = await _numbers(box, theirs) if box is not None else None
             goes_on = theirs.mailbox_id == self._folders.left  # as if it were lacking, so that the master syncs again
@@ -171,8 +180,7 @@ class RemoteSession:
                 await self._answer(Mailbox.lacking(theirs.mailbox_id))
                 return
             if (wrong := out_of_range(own, theirs)) is not None:
-                self._folders.stays_different(theirs.mailbox_id, wrong)
-                await self._answer(Mailbox.passed_over(theirs.mailbox_id))
+                await self._pass_over(theirs, wrong)
                 return
             is_settled = (
                 self._wish.sync_type == CHANGED

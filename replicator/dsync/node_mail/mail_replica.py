@@ -9,12 +9,13 @@ import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO
 
 import trio
 
 from protocol.values import UID_MAX, UidSet
+from replicator.dsync.node_mail.held_up import HeldUp
 from replicator.dsync.node_mail.known_uids import knows_all
 from replicator.dsync.node_mail.last_syncs import LastSync, LastSyncFiles, LastSyncs
 from replicator.dsync.node_mail.mail_replica_mailbox import MailReplicaMailbox, with_uidvalidity
@@ -42,13 +43,14 @@ class MailReplicas:
     memory: LastSyncFiles
     clock_ms: Callable[[], int]
     open_scratch: Callable[[], BinaryIO]
+    held_up: HeldUp = field(default_factory=HeldUp)
 
     @asynccontextmanager
     async def of(self, user: str) -> AsyncIterator[MailReplica]:
         """Open the mail of a user for one sync, with what is remembered of earlier ones."""
         last_syncs = await self.memory.load(user)
         try:
-            yield MailReplica(self.mail, user, last_syncs, self.clock_ms, self.open_scratch)
+            yield MailReplica(self, user, last_syncs)
         finally:
             with trio.CancelScope(shield=True):  # no deadline: a thread that writes cannot be given up
                 await self.memory.save(user, last_syncs)
@@ -59,18 +61,17 @@ class MailReplica:
 
     def __init__(
         self,
-        mail: CoreMailStore,
+        node: MailReplicas,
         user: str,
         last_syncs: LastSyncs,
-        clock_ms: Callable[[], int],
-        open_scratch: Callable[[], BinaryIO],
     ) -> None:
-        """`open_scratch` opens a nameless file, or raises OSError."""
-        self._mail = mail
-        self._open_scratch = open_scratch
+        """`node` has the mail of all users."""
+        self._mail = node.mail
+        self._open_scratch = node.open_scratch
+        self._held_up = node.held_up
         self.user = user
         self._last_syncs = last_syncs
-        self._clock_ms = clock_ms
+        self._clock_ms = node.clock_ms
         self._folders = dict[bytes, bytes]()  # the ids of folders by their GUIDs, as told last, or given since then
         self._deleted = dict[bytes, FolderChange]()  # those that are none any more, by their GUIDs
 
@@ -239,6 +240,10 @@ class MailReplica:
         last = self._last_syncs.find(peer, mailbox_id, folder)
         return last if last is None or not last.head or self._mail.has_seen(last.head) else None
 
+    def held_up(self, mailbox_id: bytes) -> str | None:
+        """See `Replica`."""
+        return self._held_up.why(self.user, mailbox_id)
+
     @asynccontextmanager
     async def mailbox(self, mailbox_id: bytes, peer: str) -> AsyncIterator[MailReplicaMailbox | None]:
         """See `Replica`. A ContentUnavailableError meanwhile gets the folder's name, and what to do."""
@@ -256,7 +261,9 @@ class MailReplica:
         try:
             yield box
         except ContentUnavailableError as error:
-            raise ContentUnavailableError(f"folder {folder.name!r}, {error}. {HOLDS_UP}") from error
+            why = f"folder {folder.name!r}, {error}. {HOLDS_UP}"
+            self._held_up.note(self.user, mailbox_id, why)
+            raise ContentUnavailableError(why) from error
         box.tell_left_out()
         if box.remembered is not None:
             self._last_syncs.note(peer, mailbox_id, box.remembered)
