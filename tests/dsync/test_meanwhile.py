@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from replicator.dsync.door import server
 from replicator.dsync.replica import Replica
 from replicator.dsync.rules.mails.telling import Account
 from replicator.dsync.rules.tree import INBOX, Adopt, Delete, Rename
@@ -124,13 +125,18 @@ async def test_a_delivery_during_a_sync_that_changes_nothing_comes_with_the_next
     assert len(await two.there.shown()) == mails + 1
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "fd00::5"])
 @pytest.mark.parametrize("forgets", [False, True])
 async def test_a_delivery_during_a_sync_that_breaks_off_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, forgets: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, *, forgets: bool
 ) -> None:
-    """Also where Dovecot no longer knows that the UID which it gets here is that of an expunged mail."""
+    """Also where Dovecot no longer knows that the UID which it gets here is that of an expunged mail.
+
+    `address`: from which Dovecot calls then.
+    """
     async with both(tmp_path, monkeypatch, MAILDIR) as two:
         await deliver_and_break_off(two, forgets=forgets)
+        monkeypatch.setattr(server, "client_address", lambda _: address)
         await two.become_equal("c")
         assert b"Subject: meanwhile\r\n\r\n" in await two.mail.bodies(USER)
         assert len(await two.there.shown()) == 5
