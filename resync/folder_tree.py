@@ -50,7 +50,7 @@ UIDVALIDITY_MAX = UID_MAX - RISEN_MAX
 UIDVALIDITY_AHEAD_MAX = 1 << 24
 """Limit of a new UIDVALIDITY above both the seconds since the epoch and all that the user's folders have had."""
 SHARES_MAX = 16
-"""Limit of shares of the UIDVALIDITYs: with so many, a user can have 150,000 folders until none is left."""
+"""Limit of shares of the UIDVALIDITYs: with so many, a user can create 150,000 folders until none is left."""
 ROW_BYTES = 100
 """Octets of a row without its name and value, roughly."""
 SEPARATOR = "/"
@@ -67,7 +67,7 @@ class Share(NamedTuple):
     of: int
 
     def first_from(self, least: int) -> int:
-        """Return the first UIDVALIDITY of the share that is this one, or whole steps above it."""
+        """Return the first UIDVALIDITY of the share at or above this one, by whole steps."""
         return least + UIDVALIDITY_STEP * ((self.position - least // UIDVALIDITY_STEP) % self.of)
 
 
