@@ -49,7 +49,6 @@ CHANGES_MAX = 1_000_000
 AT_ONCE = 500
 """Mails of which the event loop computes something at once: some milliseconds."""
 
-
 ATTRIBUTES_MAX = 1_000
 ATTRIBUTE_BYTES_MAX = 64 << 10
 """Annotations of a mailbox, which are in memory, and the octets of each: as many as a folder here can have."""

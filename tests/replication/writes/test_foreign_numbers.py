@@ -138,3 +138,14 @@ async def test_wrong_numbers_are_refused(mail: HookedMail) -> None:
     with pytest.raises(InvalidNameError):
         await mail.annotate("alice", other, {KEPT_UIDVALIDITY: b"5"})
     assert (await mail.keep_uidvalidity(folder, None)).uidvalidity not in {LOW, HIGH}
+
+
+@pytest.mark.parametrize(("value", "common_uid"), [(b"7", 7), (b"x", 0), (b"9" * 5_000, 0)])
+async def test_a_note_of_an_unfinished_sync_that_is_garbled_counts_as_the_lowest(
+    mail: HookedMail, value: bytes, common_uid: int
+) -> None:
+    """A faulty node may bring any value, and numbers of thousands of digits are no integers to Python."""
+    folder = await mail.folder("alice", "INBOX")
+    await mail.note_unfinished_sync(folder, "dovecot", 9)
+    await mail.store.write(lambda tx: tx.connection.execute("UPDATE annotation SET value = ?", (value,)).rowcount)
+    assert await mail.unfinished_sync(folder) == common_uid
