@@ -12,11 +12,11 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
-from protocol.values import UidSet
 from replicator.dsync.rules.given_names import GivenName
 from replicator.dsync.rules.mails.flags import FlagChanges
 from replicator.dsync.rules.tree import Step, Tree
 from replicator.dsync.wire.items import Attribute, Mailbox, MailboxState
+from replicator.mail.compact_uids import CompactUids
 from replicator.mail.listing import ListedMessage, Listing
 
 
@@ -53,7 +53,7 @@ class ReplicaMailbox(Protocol):
         """Return the mails above a UID, ascending by UID."""
         ...
 
-    async def named(self, uids: UidSet, guids: Collection[bytes]) -> Listing:
+    async def named(self, uids: CompactUids, guids: Collection[bytes]) -> Listing:
         """Return those mails with these UIDs or GUIDs that were not read yet, ascending by UID."""
         ...
 

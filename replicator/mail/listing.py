@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, overload
 
-from protocol.values import UidSet
+from replicator.mail.compact_uids import CompactUids
 
 _PACKED = struct.Struct("<16sQqqI")
 _NOT_KNOWN = -(1 << 63)  # in place of a save date
@@ -76,9 +76,9 @@ class Listing(Sequence[ListedMessage]):
             at = self._packed.find(begin, at + 1, end)
         return at >= 0
 
-    def uids(self) -> UidSet:
+    def uids(self) -> CompactUids:
         """Return the UIDs of all messages."""
-        return UidSet.ascending(self._uids[self._rows.start : self._rows.stop])
+        return CompactUids.ascending(self._uids[self._rows.start : self._rows.stop])
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -13,7 +13,6 @@ from typing import BinaryIO, Self
 
 import trio
 
-from protocol.values import UidSet
 from replicator.dsync.replica import SavedAs
 from replicator.dsync.rules.given_names import GivenName
 from replicator.dsync.rules.mails.copies import is_copy
@@ -32,6 +31,7 @@ from replicator.dsync.rules.tree import (
 )
 from replicator.dsync.wire.items import Attribute, Deletions, Mailbox, MailboxState, TreeNode
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError
+from replicator.mail.compact_uids import CompactUids
 from replicator.mail.listing import ListedMessage, Listing
 
 
@@ -103,7 +103,7 @@ class MemoryMailbox:
     async def above(self, uid: int) -> Listing:
         return self._those(lambda mail: mail.uid > uid)
 
-    async def named(self, uids: UidSet, guids: Collection[bytes]) -> Listing:
+    async def named(self, uids: CompactUids, guids: Collection[bytes]) -> Listing:
         return self._those(lambda mail: (mail.uid in uids or mail.guid in guids) and mail.uid not in self.read)
 
     def _those(self, are_meant: Callable[[ListedMessage], bool]) -> Listing:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol.values import UidSet
 from replicator.dsync.node_mail.known_uids import knows_all
 from replicator.dsync.node_mail.last_syncs import LastSync
+from replicator.mail.compact_uids import CompactUids
 from replicator.mail.mailstore import NewMessage
 from tests.dsync.dovecot import dovecot, needs_dovecot
 from tests.dsync.sides import USER, DovecotSide, Master, NodeSide, door, node_replicas
@@ -87,4 +87,4 @@ async def test_a_mail_that_comes_back_below_others_is_compared(
         inbox = await mail.folder(USER, "INBOX")
         modseq = (await mail.open_mailbox(inbox)).highestmodseq
         last = LastSync(inbox.mailbox_id, 1, modseq, 0, common_uid=common_uid, common_modseq=modseq)
-        assert await knows_all(mail, inbox, replace(last, uids=UidSet.of(told))) == are_all
+        assert await knows_all(mail, inbox, replace(last, uids=CompactUids.ascending(told))) == are_all

@@ -228,9 +228,12 @@ async def listed(mail: HookedMail) -> Listing:
 async def memory_of(path: Path, mails: int) -> Memory:
     """Return what the syncs of so many mails take."""
     found, node = Memory(), TreeNode(("Work",), mailbox_id=WORK, uidvalidity=1_600_000_000, uidnext=1)
+    top = 2 * mails
 
     def told(above: int = 0, flags: frozenset[str] = SEEN, modseq: int = 4) -> Iterator[MailChange]:
-        return (MailChange(ChangeType.SAVE, above + at, f"{at:032x}", modseq, flags) for at in range(1, mails + 1))
+        """Every other mail was expunged: the UIDs between are free."""
+        uids = range(2, top + 1, 2)
+        return (MailChange(ChangeType.SAVE, above + uid, f"{uid:032x}", modseq, flags) for uid in uids)
 
     async def sync(changes: Iterator[MailChange], uidnext: int, highestmodseq: int, coming: int) -> None:
         numbers = Mailbox(WORK, node.uidvalidity, uidnext, mails, 1, highestmodseq)
@@ -246,14 +249,14 @@ async def memory_of(path: Path, mails: int) -> Memory:
         return most - stays
 
     async with one_node(path) as mail:
-        found.coming = await taken(told(), mails + 1, 5, mails)
-        found.equal = await taken(told(), mails + 1, 5)
-        found.flags = await taken(told(flags=SEEN | {"\\Flagged"}, modseq=2**20), mails + 1, 2**20)
+        found.coming = await taken(told(), top + 1, 5, mails)
+        found.equal = await taken(told(), top + 1, 5)
+        found.flags = await taken(told(flags=SEEN | {"\\Flagged"}, modseq=2**20), top + 1, 2**20)
         assert {*(await listed(mail)).flag_sets} == {SEEN | {"\\Flagged"}}
-        found.uids = await taken(told(mails, SEEN | {"\\Flagged"}), 2 * mails + 1, 2**21)
-        assert (await listed(mail)).uids() == UidSet(((mails + 1, 2 * mails),))
-        gone = (change._replace(type=ChangeType.EXPUNGE) for change in told(mails))
-        found.expunged = await taken(gone, 2 * mails + 1, 2**22)
+        found.uids = await taken(told(top, SEEN | {"\\Flagged"}), 2 * top + 1, 2**21)
+        assert [*(await listed(mail)).uids()] == [*range(top + 2, 2 * top + 1, 2)]
+        gone = (change._replace(type=ChangeType.EXPUNGE) for change in told(top))
+        found.expunged = await taken(gone, 2 * top + 1, 2**22)
         assert len(await listed(mail)) == 0
     return found
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from protocol.values import UidSet
 from replicator.dsync.node_mail.last_syncs import PEERS_MAX, LastSync, LastSyncFiles, LastSyncs
 from replicator.dsync.rules.given_names import GivenName
+from replicator.mail.compact_uids import CompactUids
 from tests.dsync.sides import USER
 
 PEER, BOX, FOLDER = "vm 127.0.0.1", b"\x0a" * 16, b"\x0b" * 16
-SYNC = LastSync(FOLDER, 7, 5, 1_700_000_000_000, "dc1.1:4", 0, 3, 4, 2, uids=UidSet.of([1, 3]))
+SYNC = LastSync(FOLDER, 7, 5, 1_700_000_000_000, "dc1.1:4", 0, 3, 4, 2, uids=CompactUids.ascending([1, 3]))
 OF_VERSION_1: object = [
     (PEER, BOX, (FOLDER, 7, 5, 1_700_000_000_000, "dc1.1:4", 0), (3, 4, 2, False), [], [], [], [(1, 1), (3, 3)])
 ]
@@ -51,7 +51,7 @@ async def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert found.given_names.keys() == {BOX}
 
 
-@pytest.mark.parametrize("content", [(1, OF_VERSION_1), (2, (OF_VERSION_1, []))])
+@pytest.mark.parametrize("content", [(1, OF_VERSION_1), (2, (OF_VERSION_1, [])), (2, (OF_VERSION_1, [], []))])
 async def test_earlier_files_are_read(tmp_path: Path, content: object) -> None:
     write(tmp_path, content)
     found = await LastSyncFiles(tmp_path).load(USER)
@@ -65,13 +65,13 @@ async def test_version_1_tells_the_version_of_a_file(tmp_path: Path) -> None:
     syncs.note_full("dovecot:2425", 1)
     await LastSyncFiles(tmp_path).save(USER, syncs)
     version, _ = msgpack.unpackb(file_of(tmp_path).read_bytes()[4:])
-    assert version == 2
+    assert version == 3
 
 
 @pytest.mark.parametrize("damage", ["later", "cut", "flipped"])
 async def test_what_cannot_be_read_is_forgotten(tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str) -> None:
     caplog.set_level(logging.WARNING)
-    write(tmp_path, (3 if damage == "later" else 1, OF_VERSION_1))
+    write(tmp_path, (4 if damage == "later" else 1, OF_VERSION_1))
     file = file_of(tmp_path)
     data = bytearray(file.read_bytes())
     if damage == "cut":

@@ -7,8 +7,6 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.values import UidSet
-from replicator.dsync.rules.mails.ascending import GrowingUids
 from replicator.dsync.rules.mails.comparison import ChangesSince, Comparison, Told, concerned
 from replicator.dsync.rules.mails.copies import COPIES_MAX, guid_of_copy
 from replicator.dsync.rules.mails.flags import NO_FLAGS, FlagSide, merged_flags
@@ -230,12 +228,3 @@ def test_copies_have_guids_of_their_own() -> None:
     plan = planned(known(stored(1, 10)), many, uidnext=len(many) + 1)
     assert sum(one.comes for one in plan.placed) == COPIES_MAX
     assert plan.common_uid == COPIES_MAX + 1, "the last one is a copy too many"
-
-
-@given(st.lists(st.integers(1, 20)))
-def test_uids_are_collected_in_any_order(uids: list[int]) -> None:
-    growing = GrowingUids()
-    for uid in uids:
-        growing.add(uid)
-    assert growing.uids() == UidSet.of(uids)
-    assert {uid for uid in range(22) if uid in growing} == {*uids}

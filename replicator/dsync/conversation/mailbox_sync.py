@@ -17,7 +17,6 @@ from typing import TypeVar
 
 import trio
 
-from protocol.values import UidSet
 from replicator.dsync.conversation.direction import Direction
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.conversation.placement import Placement
@@ -41,6 +40,7 @@ from replicator.dsync.wire.items import (
     MailRequest,
 )
 from replicator.errors import MailError
+from replicator.mail.compact_uids import CompactUids
 from replicator.mail.listing import Listing
 
 CHANGES_MAX = 1_000_000
@@ -301,7 +301,7 @@ class MailboxSync:
 
         def compared() -> tuple[bool, Sequence[int]]:
             """Return whether the peer may have given mails other UIDs, and the strangers' UIDs."""
-            there = UidSet.ascending(mail.uid for mail in after)
+            there = CompactUids.ascending(mail.uid for mail in after)
             are_missing = any(mail.uid not in there for mail in plan.placed if not mail.comes)
             if placement.lacks_some:  # the peer may have counted without them
                 are_missing = are_missing or any(mail.uid != mail.peers for mail in plan.placed)

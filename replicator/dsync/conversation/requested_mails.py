@@ -9,13 +9,13 @@ from itertools import groupby
 
 import trio
 
-from protocol.values import UidSet
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.replica import ReplicaMailbox
 from replicator.dsync.rules.mails.comparison import Told
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import Mail, MailRequest
 from replicator.errors import ContentUnavailableError
+from replicator.mail.compact_uids import CompactUids
 from replicator.mail.listing import NO_MESSAGES, ListedMessage, Listing
 
 
@@ -28,7 +28,7 @@ class RequestedMails:
         self._box = box
         self._told = told
         self._mails = mails
-        self._uids = UidSet()
+        self._uids = CompactUids()
         self._others: dict[bytes, MailRequest] = {}  # by GUID
 
     def __bool__(self) -> bool:
@@ -47,7 +47,7 @@ class RequestedMails:
                     uids.append(mail.uid)
                 else:
                     self._others[guid_of(request.guid)] = request
-        self._uids = UidSet.ascending(uid for uid, _ in groupby(await trio.to_thread.run_sync(sorted, uids)))
+        self._uids = CompactUids.ascending(uid for uid, _ in groupby(await trio.to_thread.run_sync(sorted, uids)))
 
     async def send(self) -> None:
         """Send the mails, ascending by UID. One is sent once, however often it was requested."""

@@ -22,28 +22,28 @@ from typing import cast
 
 import msgpack
 
-from protocol.values import UidSet
 from replicator.dsync.rules.given_names import GivenName
+from replicator.mail.compact_uids import CompactUids
 from replicator.runtime.environment import run_in_thread
 
 log = logging.getLogger(__name__)
 
-VERSION = 2
+VERSION = 3
 """Version 1 had the rows alone; its rows, and the first ones of version 2, end before `gone`. The first
-files of version 2 have no names.
+files of version 2 have no names. Both have sets of UIDs as pairs of numbers.
 
 A node takes a file of a later version for a damaged one.
 """
 
 DETAILS_MAX = 100_000
-"""Ranges of UIDs that are remembered of all syncs of a user: 10 MB of memory."""
+"""Ranges of UIDs that are remembered of all syncs of a user: 800 kB of memory."""
 
 PEERS_MAX = 8
 """Dovecots whose syncs with a user are remembered: those that have synced last."""
 
-NO_UIDS = UidSet()
+NO_UIDS = CompactUids()
 
-FlagUids = Mapping[tuple[str, bool], UidSet]
+FlagUids = Mapping[tuple[str, bool], CompactUids]
 """UIDs of messages whose flag was set (True) or cleared, by the flag."""
 
 
@@ -74,15 +74,15 @@ class LastSync:
     copies: bool = False
     own_flags: FlagUids = field(default_factory=dict)
     own_annotations: frozenset[str] = frozenset()
-    expunged: UidSet = NO_UIDS
-    uids: UidSet = NO_UIDS
+    expunged: CompactUids = field(default_factory=CompactUids)
+    uids: CompactUids = field(default_factory=CompactUids)
     gone: Mapping[int, bytes] = field(default_factory=dict)
 
     @property
     def details(self) -> int:
         """Number of things that are remembered of it besides."""
-        flags = sum(len(uids.ranges) for uids in self.own_flags.values())
-        uids = len(self.expunged.ranges) + len(self.uids.ranges) + len(self.gone)
+        flags = sum(uids.range_count for uids in self.own_flags.values())
+        uids = self.expunged.range_count + self.uids.range_count + len(self.gone)
         return flags + len(self.own_annotations) + uids
 
 
@@ -250,10 +250,10 @@ def _packed(syncs: LastSyncs) -> bytes:
             mailbox_id,
             (sync.folder, sync.uidvalidity, sync.modseq, sync.at_ms, sync.head, sync.annotated),
             (sync.common_uid, sync.common_modseq, sync.messages, sync.copies),
-            [(flag, is_set, uids.ranges) for (flag, is_set), uids in sync.own_flags.items()],
+            [(flag, is_set, uids.packed()) for (flag, is_set), uids in sync.own_flags.items()],
             sorted(sync.own_annotations),
-            sync.expunged.ranges,
-            sync.uids.ranges,
+            sync.expunged.packed(),
+            sync.uids.packed(),
             [*sync.gone.items()],
         )
         for peer, mailbox_id, sync in syncs.all()
@@ -269,7 +269,7 @@ def _unpacked(data: bytes) -> LastSyncs:
     if zlib.crc32(data[4:]) != int.from_bytes(data[:4]):
         raise ValueError("its checksum is wrong")
     version, content = msgpack.unpackb(data[4:], use_list=False, unicode_errors="surrogateescape")
-    if version not in {1, VERSION}:
+    if version not in range(1, VERSION + 1):
         raise ValueError(f"it is of version {version}, and this node knows {VERSION} at most")
     rows, full, names = (content, (), ()) if version == 1 else (*content, ())[:3]
     return LastSyncs(
@@ -279,19 +279,23 @@ def _unpacked(data: bytes) -> LastSyncs:
     )
 
 
-Ranges = tuple[tuple[int, int], ...]
+Packed = bytes | tuple[tuple[int, int], ...]
 Row = tuple[
     tuple[bytes, int, int, int, str, int],  # the mailbox as the sync began
     tuple[int, int, int, bool],  # what was common in the end
-    Iterable[tuple[str, bool, Ranges]],
+    Iterable[tuple[str, bool, Packed]],
     Iterable[str],
-    Ranges,
-    Ranges,
+    Packed,
+    Packed,
     Iterable[tuple[int, bytes]],
 ]
 
 
 def _sync(row: Row) -> LastSync:
     before, common, flags, annotations, expunged, uids, gone = row
-    own_flags = {(flag, is_set): UidSet(ranges) for flag, is_set, ranges in flags}
-    return LastSync(*before, *common, own_flags, frozenset(annotations), UidSet(expunged), UidSet(uids), dict(gone))
+    own_flags = {(flag, is_set): _uids(uids) for flag, is_set, uids in flags}
+    return LastSync(*before, *common, own_flags, frozenset(annotations), _uids(expunged), _uids(uids), dict(gone))
+
+
+def _uids(packed: Packed) -> CompactUids:
+    return CompactUids.unpacked(packed) if isinstance(packed, bytes) else CompactUids(packed)

@@ -23,6 +23,7 @@ from replicator.dsync.replica import SavedAs
 from replicator.dsync.rules.mails.flags import FlagChanges, interned
 from replicator.dsync.wire.items import Attribute, Mailbox
 from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError, UnavailableError
+from replicator.mail.compact_uids import CompactUids
 from replicator.mail.flags import SYSTEM_FLAGS, keywords
 from replicator.mail.last_changes import AnnotationChange, FlagChange
 from replicator.mail.listing import ListedMessage, Listing
@@ -105,11 +106,11 @@ class MailReplicaMailbox:
         await self._save_batch()
         return await self._read.above(uid)
 
-    async def named(self, uids: UidSet, guids: Collection[bytes]) -> Listing:
+    async def named(self, uids: CompactUids, guids: Collection[bytes]) -> Listing:
         """See `ReplicaMailbox`."""
         await self._save_batch()
-        of_guids = await self._mail.uids_of(self._folder, guids) if guids else NO_UIDS
-        return await self._read.named(uids.union(of_guids))
+        of_guids = await self._mail.uids_of(self._folder, guids) if guids else UidSet()
+        return await self._read.named(uids.union(CompactUids(of_guids.ranges)))
 
     async def expunged(self, since: int) -> Mapping[int, bytes]:
         """See `ReplicaMailbox`. The node does not know by which MODSEQ: all but those that the peer has been told."""
@@ -118,10 +119,10 @@ class MailReplicaMailbox:
         found, read = await self._mail.expunged(self._folder), await self._read.uids()
         found = {**(last.gone if last is not None else {}), **found}
 
-        def sorted_out() -> tuple[UidSet, Mapping[int, bytes]]:
+        def sorted_out() -> tuple[CompactUids, Mapping[int, bytes]]:
             """A mail that was there as mails were read is expunged for the next sync."""
             gone = {uid: guid for uid, guid in found.items() if uid not in read}
-            return UidSet.of(gone), {uid: guid for uid, guid in gone.items() if uid not in known}
+            return CompactUids.ascending(sorted(gone)), {uid: guid for uid, guid in gone.items() if uid not in known}
 
         uids, gone = await trio.to_thread.run_sync(sorted_out)
         self._this_sync.note_expunged(uids)
@@ -148,14 +149,14 @@ class MailReplicaMailbox:
         last = self._last_sync
         if last is None or (last.common_uid, last.common_modseq) != (common_uid, common_modseq) or last.copies:
             return False
-        self._relied_on = (await self._part(NO_UIDS)).head
+        self._relied_on = (await self._part(UidSet())).head
         self._is_by_state = await knows_all(self._mail, self._folder, last)
         return self._is_by_state
 
     async def _check_reliance(self) -> None:
         """Raise UnavailableError if mails have got other UIDs since `can_tell_since`, by branches that have joined."""
         relied_on, self._relied_on = self._relied_on, None
-        if self._last_sync is None or relied_on in {None, (await self._part(NO_UIDS)).head}:
+        if self._last_sync is None or relied_on in {None, (await self._part(UidSet())).head}:
             return
         if not await knows_all(self._mail, self._folder, self._last_sync):
             raise UnavailableError("mails have got other UIDs meanwhile; sync again")

@@ -9,6 +9,7 @@ import trio
 
 from protocol.values import UID_MAX, UidSet
 from replicator.dsync.rules.mails.copies import MARK
+from replicator.mail.compact_uids import CompactUids
 from replicator.mail.listing import ListedMessage, Listing
 from replicator.mail.mailstore import CoreMailStore, Folder
 from replicator.mail.view import MailboxView
@@ -43,11 +44,11 @@ class ReadMails:
         """Return the mails above a UID."""
         return self._noted(await self._mail.list_messages(self._folder, UidSet(((uid + 1, UID_MAX),))))
 
-    async def named(self, uids: UidSet) -> Listing:
+    async def named(self, uids: CompactUids) -> Listing:
         """Return those mails with these UIDs that were not read yet."""
         read = await self.uids()
         new = await trio.to_thread.run_sync(uids.without, read)
-        return self._noted(await self._mail.list_messages(self._folder, new))
+        return self._noted(await self._mail.list_messages(self._folder, new.as_uid_set()))
 
     def _noted(self, mails: Listing) -> Listing:
         self._read.append(mails)
@@ -68,10 +69,14 @@ class ReadMails:
         read = self.find(uid)
         return message is not None and read is not None and message.guid == read.guid
 
-    async def uids(self) -> UidSet:
+    async def uids(self) -> CompactUids:
         """Return the UIDs of all mails that were read."""
         read = [*self._read]
-        return await trio.to_thread.run_sync(lambda: reduce(UidSet.union, (mails.uids() for mails in read), UidSet()))
+
+        def all_uids() -> CompactUids:
+            return reduce(CompactUids.union, (mails.uids() for mails in read), CompactUids())
+
+        return await trio.to_thread.run_sync(all_uids)
 
     async def have_copies(self) -> bool:
         """Return True if there are copies among the mails that were read."""

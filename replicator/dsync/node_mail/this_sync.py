@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from protocol.values import UidSet
 from replicator.dsync.node_mail.last_syncs import NO_UIDS, FlagUids, LastSync, annotated
-from replicator.dsync.rules.mails.ascending import GrowingUids
+from replicator.mail.compact_uids import CompactUids
 
 
 @dataclass
@@ -19,14 +18,14 @@ class ThisSync:
     """
 
     beginning: LastSync
-    taken_away: GrowingUids = field(default_factory=GrowingUids)
+    taken_away: CompactUids = field(default_factory=CompactUids)
     gone: dict[int, bytes] = field(default_factory=dict)
-    _expunged: UidSet = NO_UIDS
-    _flags: dict[tuple[str, bool], GrowingUids] = field(default_factory=dict)
-    _moved_flags: dict[str, GrowingUids] = field(default_factory=dict)  # by the mails' new UIDs
+    _expunged: CompactUids = field(default_factory=CompactUids)
+    _flags: dict[tuple[str, bool], CompactUids] = field(default_factory=dict)
+    _moved_flags: dict[str, CompactUids] = field(default_factory=dict)  # by the mails' new UIDs
     _annotations: set[str] = field(default_factory=set)
 
-    def note_expunged(self, uids: UidSet) -> None:
+    def note_expunged(self, uids: CompactUids) -> None:
         """Note the UIDs that are known to be expunged as it begins."""
         self._expunged = uids
 
@@ -34,7 +33,7 @@ class ThisSync:
         """Note which flags it sets and clears of a mail."""
         for flags, is_set in ((added, True), (removed, False)):
             for flag in flags:
-                self._flags.setdefault((flag, is_set), GrowingUids()).add(uid)
+                self._flags.setdefault((flag, is_set), CompactUids()).add(uid)
 
     def note_annotation(self, name: str, value: bytes | None, *, of_account: bool) -> None:
         """Note that it sets or removes an annotation."""
@@ -46,16 +45,16 @@ class ThisSync:
             if old in self._flags.get((flag, True), NO_UIDS):
                 self.note_flags(new, [flag])
             elif flag in before:
-                self._moved_flags.setdefault(flag, GrowingUids()).add(new)
+                self._moved_flags.setdefault(flag, CompactUids()).add(new)
 
-    def remembered(self, end: LastSync, known: UidSet, read: UidSet, came: UidSet) -> LastSync:
+    def remembered(self, end: LastSync, known: CompactUids, read: CompactUids, came: CompactUids) -> LastSync:
         """Return what is to be remembered of it. Without a common MODSEQ, earlier changes of flags are still news.
 
         `end`: the beginning, with the numbers as they are in the end. The peer has been told the UIDs that were `known`
         to it before, those of mails that were `read`, and those of mails that `came`.
         """
         moment = replace(end, modseq=0, at_ms=0) if not end.common_modseq else end
-        told = known.without(self._expunged).union(read).without(self.taken_away.uids()).union(came)
+        told = known.without(self._expunged).union(read).without(self.taken_away).union(came)
         return replace(
             moment,
             own_flags=self._own_flags(with_moved=end.common_modseq > 0),
@@ -67,7 +66,7 @@ class ThisSync:
 
     def _own_flags(self, *, with_moved: bool) -> FlagUids:
         """Return its own changes. `with_moved`: and the flags that the peer has got with mails that moved."""
-        found = {change: own.uids() for change, own in self._flags.items()}
+        found = {**self._flags}
         for flag, moved in self._moved_flags.items() if with_moved else ():
-            found[flag, True] = found.get((flag, True), NO_UIDS).union(moved.uids())
+            found[flag, True] = found.get((flag, True), NO_UIDS).union(moved)
         return found

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from protocol.values import UidSet
 from replicator.mail.changed_users import ChangedUsers
+from replicator.mail.compact_uids import CompactUids
 from replicator.mail.last_changes import AnnotationChange, FlagChange, LastChange, TreeChanges
 from replicator.mail.listing import Listing
 from replicator.mail.mailstore.bodies import BodyReader
@@ -127,7 +128,7 @@ class CoreMailStore(MailStore, Protocol):
         """Return a view of these messages alone, as this node shows them now. It does not change."""
         ...
 
-    async def accounts_for(self, folder: Folder, uids: UidSet, up_to: int) -> bool:
+    async def accounts_for(self, folder: Folder, uids: CompactUids, up_to: int) -> bool:
         """Return True if all messages up to a UID are among `uids`, and this node remembers the rest as expunged.
 
         `uids` are not above that UID.

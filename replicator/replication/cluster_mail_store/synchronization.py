@@ -9,6 +9,7 @@ from hashlib import sha256
 from protocol.values import UID_MAX, UidSet
 from replicator.errors import FolderNotFoundError, UnavailableError
 from replicator.mail.changed_users import ChangedUsers
+from replicator.mail.compact_uids import CompactUids
 from replicator.mail.last_changes import AnnotationChange, FlagChange, LastChange, TreeChanges
 from replicator.mail.listing import Listing
 from replicator.mail.mailstore import Folder
@@ -153,7 +154,7 @@ class SyncOperations(FolderOperations):
         await self._coordinator.readiness.wait(key)
         return await self._store.read(partial(queries.view, key=key, uids=uids))
 
-    async def accounts_for(self, folder: Folder, uids: UidSet, up_to: int) -> bool:
+    async def accounts_for(self, folder: Folder, uids: CompactUids, up_to: int) -> bool:
         """See `CoreMailStore`."""
         await self._coordinator.readiness.wait(MailboxKey.of(folder))
         return await self._store.read(

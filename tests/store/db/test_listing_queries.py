@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from protocol.values import UidSet
+from replicator.mail.compact_uids import CompactUids
 from replicator.mail.listing import ListedMessage
 from replicator.mail.view import Message
 from replicator.runtime.environment import Environment
@@ -63,7 +64,7 @@ async def test_messages_and_expunged_ones_are_accounted_for(
         await store.write(expunging(2, 4))
 
         async def accounts_for(*uids: int, up_to: int) -> bool:
-            wanted = UidSet.of(uids)
+            wanted = CompactUids.ascending(uids)
             return await store.read(lambda reader: queries.accounts_for(reader, INBOX.mailbox_id, wanted, up_to))
 
         assert await accounts_for(1, 3, 5, 6, up_to=6)

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
-from protocol.values import UidSet
-from replicator.dsync.rules.mails.ascending import AscendingTexts, GrowingUids
+from replicator.dsync.rules.mails.ascending import AscendingTexts
 from replicator.dsync.rules.mails.common_uid import CommonUid
 from replicator.dsync.rules.mails.copies import is_copy, named_here, with_free_guids
 from replicator.dsync.rules.mails.peer_changes import PeerChanges
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import ChangeType, MailChange
+from replicator.mail.compact_uids import CompactUids
 from replicator.mail.listing import ListedMessage, Listing
 
 
@@ -34,8 +34,8 @@ class Told:
 
     changes: PeerChanges = field(default_factory=PeerChanges)
     common_uid: int = 0
-    lacking: UidSet = field(default_factory=UidSet)
-    recent: UidSet = field(default_factory=UidSet)
+    lacking: CompactUids = field(default_factory=CompactUids)
+    recent: CompactUids = field(default_factory=CompactUids)
     names: dict[bytes, str] = field(default_factory=dict)
     equal_names: AscendingTexts = field(default_factory=AscendingTexts)
     sources: dict[bytes, bytes] = field(default_factory=dict)
@@ -58,9 +58,9 @@ class Told:
         if name != guid.hex():
             self.names[guid] = name
 
-    def named(self) -> tuple[UidSet, set[bytes]]:
+    def named(self) -> tuple[CompactUids, set[bytes]]:
         """Return the UIDs of all changes, and the GUIDs of mails that are there: own mails with these are concerned."""
-        return UidSet.ascending(self.changes.uids), {*self.changes.saved_guids()}
+        return CompactUids.ascending(self.changes.uids), {*self.changes.saved_guids()}
 
     def identify(self, mails: Listing, expunged: Mapping[int, bytes]) -> None:
         """Give copies of a mail GUIDs of their own, beside those of `mails`, and note what the peer calls these."""
@@ -90,18 +90,16 @@ class ChangesSince:
     """The peer's changes since a state, up to whose last common UID both sides were equal."""
 
     def __init__(self, common_uid: int) -> None:
-        self._recent = GrowingUids()
         self._told = Told(common_uid=common_uid)
 
     def take(self, change: MailChange) -> None:
         """Take the next change."""
         self._told.changes.add(change, _guid_of(change))
         if change.recent:
-            self._recent.add(change.uid)
+            self._told.recent.add(change.uid)
 
     def finish(self) -> Told:
         """Return what the peer has told, after the last change."""
-        self._told.recent = self._recent.uids()
         return self._told
 
 
@@ -119,10 +117,9 @@ class Comparison:
         self._at = 0  # of the first one that was not passed yet
         self._rest = iter(mails)  # to look a mail up takes several times as long as to come to it
         self._next = next(self._rest, None)
-        self._lacking: list[range] = []  # where those are that the peer does not have
+        self._lacking = CompactUids()  # positions of those that the peer does not have
         self._expunged = expunged
         self._common = CommonUid(expunged, mails[-1].uid if mails else 0)
-        self._recent = GrowingUids()
         self.told = Told()
 
     def take(self, change: MailChange) -> None:
@@ -134,9 +131,9 @@ class Comparison:
         guid = self._guid_here(change, mail)
         self._common.note(change, guid, mail)
         if change.recent:
-            self._recent.add(change.uid)
+            self.told.recent.add(change.uid)
         if mail is not None and change.type is ChangeType.EXPUNGE:
-            self._lacking.append(range(self._at - 1, self._at))
+            self._lacking.extend(self._at - 1, self._at - 1)
         if mail is None or self._common.is_found or not _is_equal(change, guid, mail):
             self.told.changes.add(change, guid)
         elif guid.hex() != change.guid:
@@ -144,10 +141,10 @@ class Comparison:
 
     def finish(self) -> Told:
         """Return what the peer has told, after the last change."""
-        self._lacking.append(range(self._at, len(self._mails)))
+        if self._next is not None:
+            self._lacking.extend(self._at, len(self._mails) - 1)
         self.told.common_uid = self._common.uid
-        self.told.lacking = UidSet.ascending(self._mails[at].uid for places in self._lacking for at in places)
-        self.told.recent = self._recent.uids()
+        self.told.lacking = CompactUids.ascending(self._mails[at].uid for at in self._lacking)
         return self.told
 
     def _guid_here(self, change: MailChange, mail: ListedMessage | None) -> bytes:
@@ -167,7 +164,7 @@ class Comparison:
         """Return the own mail with this UID, and note those below it that the peer has not told of."""
         if self._next is not None and self._next.uid < uid:
             at = self._mails.first_above(uid - 1)
-            self._lacking.append(range(self._at, at))
+            self._lacking.extend(self._at, at - 1)
             self._at, self._rest = at, iter(self._mails[at:])
             self._next = next(self._rest, None)
         mail = self._next
@@ -190,7 +187,7 @@ def _is_equal(change: MailChange, guid: bytes, mail: ListedMessage) -> bool:
 def concerned(mails: Listing, told: Told) -> Listing:
     """Return those of all mails of this side that the peer's changes may concern, ascending by UID."""
     guids = shared_guids(mails, told.changes)
-    uids = UidSet.ascending(told.changes.uids).union(told.lacking)
+    uids = CompactUids.ascending(told.changes.uids).union(told.lacking)
     return Listing.of(
         mail
         for mail in mails

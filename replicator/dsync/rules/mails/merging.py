@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Mapping, Sequence
 
-from protocol.values import UID_MAX, UidSet
+from protocol.values import UID_MAX
 from replicator.dsync.rules.mails.comparison import Guids, Told, in_both, shared_guids
 from replicator.dsync.rules.mails.copies import repeated
 from replicator.dsync.rules.mails.flags import FlagSide, flag_difference, merged_flags
@@ -14,6 +14,7 @@ from replicator.dsync.rules.mails.peer_changes import PeerChange
 from replicator.dsync.rules.mails.placed_mails import Placed, PlacedMails
 from replicator.dsync.rules.mails.plan import NO_CHANGES, Known, Plan, can_strand_mail, change_flags
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState
+from replicator.mail.compact_uids import CompactUids
 from replicator.mail.listing import ListedMessage
 
 
@@ -127,7 +128,7 @@ def _keep_unseen(plan: Plan, known: Known, absent: Sequence[int], told: Told) ->
     """
     there = in_both(_guids(known, absent), Guids(told.changes.saved_guids, len(told.changes)))
     coming = {mail.guid for mail in plan.placed if mail.comes and mail.guid in there} if there else there
-    expunged, safe_uid = UidSet.ascending(plan.expunged), UID_MAX if known.unfinished is None else known.unfinished
+    expunged, safe_uid = CompactUids.ascending(plan.expunged), UID_MAX if known.unfinished is None else known.unfinished
 
     def is_unseen(uid: int) -> bool:
         if uid not in expunged:
@@ -139,7 +140,7 @@ def _keep_unseen(plan: Plan, known: Known, absent: Sequence[int], told: Told) ->
         return change is None or change.guid != guid
 
     unseen = [*filter(is_unseen, absent)]
-    plan.expunged = array("I", expunged.without(UidSet.ascending(unseen)))
+    plan.expunged = array("I", expunged.without(CompactUids.ascending(unseen)))
     for uid in unseen:
         plan.placed.add(Placed(known.mails.by_uid(uid).guid, plan.uidnext, own=uid))
         plan.uidnext += 1

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from protocol.values import UidSet
+from replicator.mail.compact_uids import CompactUids
 from replicator.mail.listing import ListedMessage, Listing
 from replicator.store.db import chain as chains
 from replicator.store.db.queries.change_queries import expunged
@@ -41,13 +42,13 @@ def listing_above(connection: sqlite3.Connection, mailbox_id: bytes, uid: int, m
     return Listing.of(_listed(connection, query, mailbox_id, uid, modseq))
 
 
-def accounts_for(connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet, up_to: int) -> bool:
+def accounts_for(connection: sqlite3.Connection, mailbox_id: bytes, uids: CompactUids, up_to: int) -> bool:
     """Return True if all messages up to a UID are among `uids`, and the rest of `uids` is remembered as expunged.
 
     `uids` are not above that UID. Nearly all messages are among them, so the time is that for the others.
     """
     with at_one_moment(connection):
-        if _are_any(connection, mailbox_id, UidSet(((1, up_to),)).without(uids)):
+        if _are_any(connection, mailbox_id, CompactUids([(1, up_to)] if up_to else ()).without(uids)):
             return False
         chain = chains.load_known(connection, mailbox_id)
         (above,) = connection.execute(
@@ -57,13 +58,13 @@ def accounts_for(connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet
         return not lacking or lacking == sum(uid in uids for uid in expunged(connection, mailbox_id))
 
 
-def _are_any(connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet) -> bool:
+def _are_any(connection: sqlite3.Connection, mailbox_id: bytes, uids: CompactUids) -> bool:
     """Return True if any of these messages is there."""
-    if len(uids.ranges) > SEARCHED_MAX:
+    if uids.range_count > SEARCHED_MAX:
         rows = connection.execute("SELECT uid FROM by_uid WHERE mailbox = ?", (mailbox_id,))
         return any(uid in uids for (uid,) in rows)
     query = "SELECT 1 FROM by_uid WHERE mailbox = ? AND uid BETWEEN ? AND ? LIMIT 1"
-    return any(connection.execute(query, (mailbox_id, low, high)).fetchone() for low, high in uids.ranges)
+    return any(connection.execute(query, (mailbox_id, low, high)).fetchone() for low, high in uids.ranges())
 
 
 def has_guid(connection: sqlite3.Connection, mailbox_id: bytes, begin: bytes) -> bool:
