@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 from replicator.dsync.rules.given_names import GivenName
 from replicator.dsync.rules.mails.flags import FlagChanges
@@ -18,6 +18,7 @@ from replicator.dsync.rules.tree import Step, Tree
 from replicator.dsync.wire.items import Attribute, Mailbox, MailboxState
 from replicator.mail.compact_uids import CompactUids
 from replicator.mail.listing import ListedMessage, Listing
+from replicator.mail.scratch import Scratch
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,9 @@ class ReplicaMailbox(Protocol):
         """Raise QuotaExceededError if the user has no room for so many more mails, of so many bytes."""
         ...
 
-    def open_scratch(self) -> BinaryIO:
-        """Open a nameless file for mails that are to be saved later. Raises OSError."""
+    @property
+    def scratch(self) -> Scratch:
+        """A file for what this sync would hold too much of in memory. Listings that are returned go on there."""
         ...
 
     async def attributes(self) -> Sequence[Attribute]:

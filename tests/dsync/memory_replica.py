@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from tempfile import TemporaryFile
-from typing import BinaryIO, Self
+from typing import Self
 
 import trio
 
@@ -33,6 +33,7 @@ from replicator.dsync.wire.items import Attribute, Deletions, Mailbox, MailboxSt
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError
 from replicator.mail.compact_uids import CompactUids
 from replicator.mail.listing import ListedMessage, Listing
+from replicator.mail.scratch import Scratch
 
 
 @dataclass
@@ -57,6 +58,7 @@ class MemoryMailbox:
     reads: int = 0  # how often a sync has read all mails
     unfinished_uid: int | None = None
     read: set[int] = field(default_factory=set)  # UIDs of mails that this sync has read
+    scratch: Scratch = field(default_factory=lambda: Scratch(TemporaryFile), compare=False)
 
     def next_modseq(self) -> int:
         self.highestmodseq += 1
@@ -135,9 +137,6 @@ class MemoryMailbox:
     async def check_room(self, mails: int, size_bytes: int) -> None:
         self.checked = mails, size_bytes
         await trio.lowlevel.checkpoint()
-
-    def open_scratch(self) -> BinaryIO:
-        return TemporaryFile()
 
     async def save(self, mail: SavedAs, text: AsyncIterator[bytes]) -> None:
         whole = b"".join([piece async for piece in text])
@@ -326,9 +325,12 @@ class MemoryReplica:
     @asynccontextmanager
     async def mailbox(self, mailbox_id: bytes, _peer: str) -> AsyncIterator[MemoryMailbox | None]:
         box = next((box for box in self.boxes.values() if box.mailbox_id == mailbox_id), None)
-        if box is not None:
-            box.began_modseq, box.read = box.highestmodseq, set()
-        yield box
+        if box is None:
+            yield None
+            return
+        box.began_modseq, box.read = box.highestmodseq, set()
+        with closing(box.scratch):
+            yield box
 
 
 async def _pieces(text: bytes) -> AsyncIterator[bytes]:

@@ -17,6 +17,7 @@ from replicator.dsync.errors import DsyncError, PeerGoneError
 from replicator.dsync.node_mail.last_syncs import LastSyncFiles
 from replicator.dsync.node_mail.mail_replica import MailReplicas
 from replicator.dsync.wire.items import ChangeType, Mail, Mailbox, MailChange, TreeNode
+from replicator.mail.scratch import Scratch
 from replicator.replication.writes.quotas import Quotas
 from replicator.store.store import Store
 from replicator.users import QuotaLimits
@@ -166,7 +167,7 @@ async def test_waiting_mails_are_in_a_scratch_file_with_room(tmp_path: Path) -> 
     replica = MemoryReplica()
     box = replica.create(("Work",), WORK)
     scratch = tmp_path / "scratch"
-    box.open_scratch = lambda: scratch.open("w+b")  # type: ignore[method-assign]
+    box.scratch = Scratch(lambda: scratch.open("w+b"))
     async with scripted_master(lambda _: replica) as master:
         work = replace(numbers(WORK), uidnext=4, messages=3)
         await master.folders([node("Work", work)])
@@ -206,7 +207,7 @@ async def test_a_disk_that_fails_ends_the_sync_in_words(
     monkeypatch.setattr("tests.dsync.scripted.TEXT", text)
     replica = MemoryReplica()
     box = replica.create(("Work",), WORK)
-    box.open_scratch = open_scratch  # type: ignore[method-assign]
+    box.scratch = Scratch(open_scratch)
     async with scripted_master(lambda _: replica) as master:
         work = replace(numbers(WORK), uidnext=4, messages=3)
         await master.folders([node("Work", work)])
@@ -232,4 +233,4 @@ async def test_a_full_quota_ends_the_sync_before_the_disk_is_full(tmp_path: Path
             assert (state.last_common_uid, state.last_common_modseq) == (0, 0)
             assert "quota" in ((await master.finish()).error or "")
         assert await mail.bodies(USER, "Work") == []
-        assert scratch.stat().st_size == 0
+        assert not scratch.exists()

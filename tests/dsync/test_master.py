@@ -21,6 +21,7 @@ from replicator.dsync.rules.tree import INBOX
 from replicator.dsync.wire.items import FULL
 from replicator.mail.listing import Listing
 from replicator.mail.mailstore import Folder, NewMessage
+from replicator.mail.scratch import Scratch
 from replicator.mail.view import MailboxView
 from replicator.runtime.environment import wall_clock_ms
 from tests.dsync.dovecot import MAILDIR, SDBOX, needs_dovecot
@@ -162,10 +163,10 @@ async def test_a_mail_that_is_expunged_before_it_gets_another_uid_goes_on_both_s
                     await here.expunge(left.pop())
                 await renumber(view, wanted)
 
-            async def list_late(folder: Folder, uids: UidSet | None = None) -> Listing:
+            async def list_late(folder: Folder, uids: UidSet | None = None, scratch: Scratch | None = None) -> Listing:
                 while left:
                     await there.expunge(left.pop())
-                return await list_messages(folder, uids)
+                return await list_messages(folder, uids, scratch)
 
             if author == "here":
                 monkeypatch.setattr(mail, "renumber", renumber_late)

@@ -7,16 +7,14 @@ destination sends requests and its new state only, and the source all but reques
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from heapq import merge
 from operator import attrgetter
-from typing import TypeVar
 
-import trio
-
+from replicator.dsync.conversation.computing import computed, computed_each
 from replicator.dsync.conversation.direction import Direction
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.conversation.placement import Placement
@@ -44,16 +42,11 @@ from replicator.mail.compact_uids import CompactUids
 from replicator.mail.listing import Listing
 
 CHANGES_MAX = 1_000_000
-"""Mails, with expunged ones, of one mailbox: what is told of them is in memory."""
-
-AT_ONCE = 500
-"""Mails of which the event loop computes something at once: some milliseconds."""
+"""Mails, with expunged ones, of one mailbox."""
 
 ATTRIBUTES_MAX = 1_000
 ATTRIBUTE_BYTES_MAX = 64 << 10
 """Annotations of a mailbox, which are in memory, and the octets of each: as many as a folder here can have."""
-
-T = TypeVar("T")
 
 
 class MailboxSync:
@@ -106,7 +99,7 @@ class MailboxSync:
             await self._tell_attributes(own)
             await self._tell_changes(known, mails)
         if takes:
-            plan = await _computed(partial(self._plan, known, direction), known.mails, self._told.changes)
+            plan = await computed(partial(self._plan, known, direction), known.mails, self._told.changes)
             has_changed = bool(plan.expunged or plan.flags or plan.placed)
             await self._request(plan)
         if tells:
@@ -134,16 +127,14 @@ class MailboxSync:
         """Ask for mails: for one text where there are copies."""
         told, asked = self._told, set[str]()
         copied = {*told.sources.values()}
-        for at, mail in enumerate(plan.placed):
-            if at % AT_ONCE == 0:
-                await trio.lowlevel.checkpoint()
-            if not mail.comes or mail.peers is None:
-                continue
-            name = told.name_of_peers(mail.peers, mail.guid)
-            if name not in asked:
-                await self._peer.send(MailRequest(name, mail.peers))
-            if told.sources.get(mail.guid, mail.guid) in copied:
-                asked.add(name)
+        coming = ((mail.peers, mail.guid) for mail in plan.placed if mail.comes and mail.peers is not None)
+        requests = ((MailRequest(told.name_of_peers(uid, guid), uid), guid) for uid, guid in coming)
+        async with aclosing(computed_each(requests, plan.placed)) as each:
+            async for request, guid in each:
+                if request.guid not in asked:
+                    await self._peer.send(request)
+                if told.sources.get(guid, guid) in copied:
+                    asked.add(request.guid)
         await self._peer.end_list()
 
     # ---- knowing
@@ -170,27 +161,28 @@ class MailboxSync:
         if self._state is not None:
             mails = await self._with_named(mails)
         elif not everything:
-            mails = await _computed(partial(concerned, mails, told), mails)
-        await _computed(partial(told.identify, mails, expunged), mails, told.changes)
-        uids = await _computed(partial(disputed, mails, told), mails, told.changes)
+            mails = await computed(partial(concerned, mails, told), mails)
+        await computed(partial(told.identify, mails, expunged), mails, told.changes)
+        uids = await computed(partial(disputed, mails, told), mails, told.changes)
         changed = await self._box.flag_changes(self._since, uids)
 
         def news() -> Mapping[int, FlagChanges]:
             return interned((uid, lasting(changes, mails.by_uid(uid).flags)) for uid, changes in changed.items())
 
         unfinished = await self._box.unfinished()
-        return Known(self._own, mails, expunged, await _computed(news, changed), self._is_master, unfinished)
+        return Known(self._own, mails, expunged, await computed(news, changed), self._is_master, unfinished)
 
     async def _with_named(self, mails: Listing) -> Listing:
         """Return these mails, and those that the peer's changes name, ascending by UID."""
         told, uidnext = self._told, self._own.uidnext
-        uids, guids = await _computed(told.named, told.changes)
+        uids, guids = await computed(told.named, told.changes)
         named = await self._box.named(uids, guids)
 
-        def both() -> Listing:
-            return Listing.of(merge(mails, named[: named.first_above(uidnext - 1)], key=attrgetter("uid")))
+        def joined() -> Listing:
+            both = merge(mails, named[: named.first_above(uidnext - 1)], key=attrgetter("uid"))
+            return Listing.of(both, self._box.scratch)
 
-        return await _computed(both, mails, named)
+        return await computed(joined, mails, named)
 
     # ---- telling
 
@@ -200,8 +192,12 @@ class MailboxSync:
     async def _tell_changes(self, known: Known, mails: Listing) -> None:
         """Tell this side's changes. `mails`: all, or with a state those that `known` has."""
         told, state = self._told, self._state
-        moved = await _computed(partial(flags_of_moved, known, told, state), known.mails, told.changes)
-        await self._peer.send_list(Account(known, told, state, moved).changes(mails))
+        moved = await computed(partial(flags_of_moved, known, told, state), known.mails, told.changes)
+        changes = Account(known, told, state, moved).changes(mails)
+        async with aclosing(computed_each(changes, mails)) as each:
+            async for change in each:
+                await self._peer.send(change)
+        await self._peer.end_list()
 
     async def _send_mails(self, mails: Listing) -> bool:
         """Send the mails that the peer asks for, and return True if there are any."""
@@ -233,12 +229,14 @@ class MailboxSync:
     async def _received(self, mails: Listing, expunged: Mapping[int, bytes]) -> Told:
         """Return what the peer's changes tell. `mails`: as `_mails` returns them."""
         state = self._state
-        reading = Comparison(mails, expunged) if state is None else ChangesSince(state.last_common_uid)
+        if state is None:
+            reading: Comparison | ChangesSince = Comparison(mails, expunged)
+        else:
+            reading = ChangesSince(state.last_common_uid, self._box.scratch)
         async with aclosing(self._changes()) as parts:
             async for part in parts:
-                for change in part:
-                    reading.take(change)
-        return await _computed(reading.finish, mails)
+                await computed(partial(reading.take_all, part), mails, reading.told.changes)
+        return await computed(reading.finish, mails)
 
     async def _changes(self) -> AsyncGenerator[Sequence[MailChange], None]:
         """Yield the peer's changes as they come in, some at a time."""
@@ -263,7 +261,7 @@ class MailboxSync:
     async def _take_over(self, known: Known, plan: Plan, attributes: Iterable[Attribute]) -> None:
         """Take over the peer's changes. Where that fails, the rest of its mails is passed over."""
         work = partial(Placement, self._peer, self._box, plan, self._told)
-        placement = await _computed(work, plan.placed)
+        placement = await computed(work, plan.placed)
         if self.failure is not None:
             await placement.pass_over_rest()
             return
@@ -308,7 +306,7 @@ class MailboxSync:
             new = (mail for mail in after if mail.uid < plan.uidnext)
             return are_missing, [mail.uid for mail in new if not placement.has_placed(mail.uid, mail.guid)]
 
-        self._may_differ, strangers = await _computed(compared, after, plan.placed)
+        self._may_differ, strangers = await computed(compared, after, plan.placed)
         if strangers:
             uidnext = max((await self._box.numbers()).uidnext, plan.uidnext)
             await self._box.move({uid: uidnext + at for at, uid in enumerate(strangers)})
@@ -343,11 +341,6 @@ class MailboxSync:
         A Dovecot does not ask for a mailbox in which it has changed nothing itself. So it finds that it has.
         """
         return common_modseq if self._is_master else max(common_modseq - 1, 0)
-
-
-async def _computed(work: Callable[[], T], *about: Sized) -> T:
-    """Compute something about so many things: in a thread, where that would hold up other tasks."""
-    return work() if sum(map(len, about)) <= AT_ONCE else await trio.to_thread.run_sync(work)
 
 
 def states_by_id(states: Sequence[MailboxState]) -> Mapping[bytes, MailboxState]:

@@ -18,7 +18,7 @@ RECEIVE_BYTES = 16 << 10
 
 SEND_BYTES = 16 << 10
 LIST_BYTES_MAX = 768 << 20
-"""Memory that the items of one list may take at most as objects: a million changes would take a third."""
+"""Memory that the items of one list would take at most as objects: a million changes would take a third."""
 
 IDLE_S = 600.0
 """Seconds for which a peer may send nothing, or read nothing, at the door and where this side has begun.
@@ -90,7 +90,7 @@ class Peer:
     async def parts(self, kind: type[T], most: int) -> AsyncGenerator[Sequence[T], None]:
         """Yield the items of a list of this kind as they come in, some at a time, so that many are read quickly.
 
-        They are to be held in memory, and may be so many.
+        They may be so many.
         """
         number = size_bytes = 0
         while (item := await self.one_or_end(kind)) is not None:

@@ -6,12 +6,12 @@ The peer sends mails in an order of its own. Here UIDs only grow, so a mail that
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, closing
+from contextlib import aclosing
 from typing import NamedTuple
 
 import trio
 
-from replicator.dsync.conversation.held_texts import HeldTexts
+from replicator.dsync.conversation.held_texts import HeldTexts, Places
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.errors import DsyncError
 from replicator.dsync.replica import ReplicaMailbox, SavedAs
@@ -31,7 +31,7 @@ class _Held(NamedTuple):
     """A mail that waits, and where its text stands."""
 
     mail: Mail
-    text: range
+    text: Places
 
 
 class Placement:
@@ -63,14 +63,13 @@ class Placement:
 
     async def run(self) -> None:
         """Save and move all, until the end of the peer's mails. Raises DsyncError if one has not come."""
-        with closing(self._texts):
-            await self._go_on()
-            while (mail := await self._peer.one_or_end(Mail)) is not None:
-                uids = await self._awaited_as(mail)
-                if not uids:
-                    raise DsyncError("the peer sent a mail that it was not asked for")
-                await self._take(uids, mail)
-            self._is_over = True
+        await self._go_on()
+        while (mail := await self._peer.one_or_end(Mail)) is not None:
+            uids = await self._awaited_as(mail)
+            if not uids:
+                raise DsyncError("the peer sent a mail that it was not asked for")
+            await self._take(uids, mail)
+        self._is_over = True
         missing = self._is_awaited.count(True)
         if missing:
             raise DsyncError(f"the peer did not send {missing} of the mails that it was asked for")
@@ -95,7 +94,7 @@ class Placement:
 
     def _uids_of(self, guid: bytes) -> list[int]:
         """Return the UIDs of a mail that the peer sends without its UID, as one that was expunged meanwhile."""
-        return [self._changes.uids[at] for at in self._changes.positions_of(guid)]
+        return [*self._changes.uids_of(guid)]
 
     async def pass_over_rest(self) -> None:
         """Read the rest of the peer's mails after an error, up to the end of their list."""

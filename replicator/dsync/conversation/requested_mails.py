@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from array import array
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from contextlib import aclosing
+from functools import partial
 from heapq import merge
-from itertools import groupby
 
 import trio
 
+from replicator.dsync.conversation.computing import computed, computed_each
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.replica import ReplicaMailbox
 from replicator.dsync.rules.mails.comparison import Told
@@ -38,29 +40,34 @@ class RequestedMails:
     async def receive(self, most: int) -> None:
         """Read the requests, which may be so many."""
         copied = {*self._told.sources.values()}
-        uids = array("I")
         async with aclosing(self._peer.parts(MailRequest, most)) as parts:
-            async for request in (one async for part in parts for one in part):
-                is_copied = bool(copied) and guid_of(request.guid) in copied
-                mail = None if is_copied else self._mails.find(request.uid)
-                if mail is not None and request.guid == self._told.name_of(mail):
-                    uids.append(mail.uid)
-                else:
-                    self._others[guid_of(request.guid)] = request
-        self._uids = CompactUids.ascending(uid for uid, _ in groupby(await trio.to_thread.run_sync(sorted, uids)))
+            async for part in parts:
+                await computed(partial(self._take, part, copied), self._mails)
+
+    def _take(self, requests: Iterable[MailRequest], copied: AbstractSet[bytes]) -> None:
+        """Take requests. `copied`: GUIDs of mails that have copies."""
+        for request in requests:
+            is_copied = bool(copied) and guid_of(request.guid) in copied
+            mail = None if is_copied else self._mails.find(request.uid)
+            if mail is not None and request.guid == self._told.name_of(mail):
+                self._uids.add(mail.uid)
+            else:
+                self._others[guid_of(request.guid)] = request
 
     async def send(self) -> None:
         """Send the mails, ascending by UID. One is sent once, however often it was requested."""
         mails, found = self._mails, NO_MESSAGES
         if self._others:
             named = (mail for mail in mails if self._guid(mail) in self._others)
-            found = await trio.to_thread.run_sync(Listing.of, named)
+            found = await trio.to_thread.run_sync(Listing.of, named, mails.scratch)
         as_told = ((mail, True) for uid in self._uids if (mail := mails.find(uid)) is not None)
-        for mail, is_as_told in merge(as_told, ((mail, False) for mail in found), key=lambda one: one[0].uid):
-            if is_as_told:
-                await self._send_named(mail, self._told.name_of(mail))
-            elif (request := self._others.pop(self._guid(mail), None)) is not None:
-                await self._send_named(mail, request.guid)
+        both = merge(as_told, ((mail, False) for mail in found), key=lambda one: one[0].uid)
+        async with aclosing(computed_each(both, mails)) as each:
+            async for mail, is_as_told in each:
+                if is_as_told:
+                    await self._send_named(mail, self._told.name_of(mail))
+                elif (request := self._others.pop(self._guid(mail), None)) is not None:
+                    await self._send_named(mail, request.guid)
         for request in self._others.values():
             await self._peer.send(Mail(request.guid, request.uid, streams=False))
         await self._peer.end_list()

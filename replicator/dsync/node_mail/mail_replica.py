@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
@@ -28,6 +28,7 @@ from replicator.dsync.wire.items import MailboxState
 from replicator.errors import ContentUnavailableError, FolderExistsError, FolderNotFoundError, MailError
 from replicator.mail.last_changes import FolderChange
 from replicator.mail.mailstore import INBOX, CoreMailStore, Folder
+from replicator.mail.scratch import Scratch
 
 HOLDS_UP = "Mail after it waits: `replicator scrub` fetches bodies from other nodes; expunge a mail that is lost"
 """What to do about a mail that cannot be read."""
@@ -257,13 +258,14 @@ class MailReplica:
         last_sync = self._last_sync(peer, mailbox_id, folder.mailbox_id)
         then = folder.uidvalidity, began.highestmodseq, at_ms, change.head, change.annotated
         syncs = last_sync, LastSync(folder.mailbox_id, *then)
-        box = MailReplicaMailbox(self._mail, began, (mailbox_id, peer), syncs, self._open_scratch)
-        try:
-            yield box
-        except ContentUnavailableError as error:
-            why = f"folder {folder.name!r}, {error}. {HOLDS_UP}"
-            self._held_up.note(self.user, mailbox_id, why)
-            raise ContentUnavailableError(why) from error
+        with closing(Scratch(self._open_scratch)) as scratch:
+            box = MailReplicaMailbox(self._mail, began, (mailbox_id, peer), syncs, scratch)
+            try:
+                yield box
+            except ContentUnavailableError as error:
+                why = f"folder {folder.name!r}, {error}. {HOLDS_UP}"
+                self._held_up.note(self.user, mailbox_id, why)
+                raise ContentUnavailableError(why) from error
         box.tell_left_out()
         if box.remembered is not None:
             self._last_syncs.note(peer, mailbox_id, box.remembered)

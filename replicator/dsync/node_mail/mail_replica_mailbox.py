@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import BinaryIO
 
 import trio
 
@@ -28,6 +27,7 @@ from replicator.mail.flags import SYSTEM_FLAGS, keywords
 from replicator.mail.last_changes import AnnotationChange, FlagChange
 from replicator.mail.listing import ListedMessage, Listing
 from replicator.mail.mailstore import INBOX, CoreMailStore, Folder, FolderStatus, NewMessage, ReceivedBody
+from replicator.mail.scratch import Scratch
 from replicator.mail.view import MailboxView
 
 log = logging.getLogger(__name__)
@@ -65,9 +65,9 @@ class MailReplicaMailbox:
         began: FolderStatus,
         names: tuple[bytes, str],
         syncs: tuple[LastSync | None, LastSync],
-        open_scratch: Callable[[], BinaryIO],
+        scratch: Scratch,
     ) -> None:
-        self.open_scratch = open_scratch
+        self.scratch = scratch
         self._mail = mail
         self._folder = began.folder
         self._guid, self._peer = names
@@ -75,7 +75,7 @@ class MailReplicaMailbox:
         self._this_sync = ThisSync(beginning)
         self.remembered: LastSync | None = None
         self._uidnext = began.uidnext  # as this sync began
-        self._read = ReadMails(mail, began.folder)
+        self._read = ReadMails(mail, began.folder, scratch)
         self._is_by_state = False  # only what has changed since the last sync is read
         self._relied_on: Dot | None = None  # the mailbox's head as a state was found to tell all
         self._batch: list[NewMessage] = []
@@ -264,7 +264,7 @@ class MailReplicaMailbox:
         if self._keywords is None:
             if flags <= _SYSTEM_FLAGS:
                 return flags
-            found = (await self._mail.list_messages(self._folder)).flag_sets
+            found = (await self._mail.list_messages(self._folder, scratch=self.scratch)).flag_sets
             in_use = await trio.to_thread.run_sync(lambda: keywords({*chain.from_iterable(found)}))
             self._keywords = KeptKeywords(in_use)
         return self._keywords.of(flags)

@@ -12,6 +12,7 @@ from replicator.dsync.rules.mails.copies import MARK
 from replicator.mail.compact_uids import CompactUids
 from replicator.mail.listing import ListedMessage, Listing
 from replicator.mail.mailstore import CoreMailStore, Folder
+from replicator.mail.scratch import Scratch
 from replicator.mail.view import MailboxView
 
 AT_ONCE = 500
@@ -27,28 +28,29 @@ def in_parts(uids: Sequence[int]) -> Iterator[UidSet]:
 class ReadMails:
     """Mails of a folder as a sync has read them."""
 
-    def __init__(self, mail: CoreMailStore, folder: Folder) -> None:
+    def __init__(self, mail: CoreMailStore, folder: Folder, scratch: Scratch) -> None:
         self._mail = mail
+        self._scratch = scratch
         self._folder = folder
         self._read: list[Listing] = []
 
     async def all(self) -> Listing:
         """Return all mails."""
-        return self._noted(await self._mail.list_messages(self._folder))
+        return self._noted(await self._mail.list_messages(self._folder, scratch=self._scratch))
 
     async def changed(self, above_uid: int, above_modseq: int) -> Listing:
         """Return the mails above a UID, and those that have changed above a MODSEQ."""
-        return self._noted(await self._mail.list_changed(self._folder, above_uid, above_modseq))
+        return self._noted(await self._mail.list_changed(self._folder, above_uid, above_modseq, self._scratch))
 
     async def above(self, uid: int) -> Listing:
         """Return the mails above a UID."""
-        return self._noted(await self._mail.list_messages(self._folder, UidSet(((uid + 1, UID_MAX),))))
+        return self._noted(await self._mail.list_messages(self._folder, UidSet(((uid + 1, UID_MAX),)), self._scratch))
 
     async def named(self, uids: CompactUids) -> Listing:
         """Return those mails with these UIDs that were not read yet."""
         read = await self.uids()
         new = await trio.to_thread.run_sync(uids.without, read)
-        return self._noted(await self._mail.list_messages(self._folder, new.as_uid_set()))
+        return self._noted(await self._mail.list_messages(self._folder, new.as_uid_set(), self._scratch))
 
     def _noted(self, mails: Listing) -> Listing:
         self._read.append(mails)

@@ -13,6 +13,7 @@ from replicator.mail.listing import Listing
 from replicator.mail.mailstore.bodies import BodyReader
 from replicator.mail.mailstore.mail_store import MailStore
 from replicator.mail.mailstore.values import Folder
+from replicator.mail.scratch import Scratch
 from replicator.mail.view import MailboxView
 
 
@@ -113,14 +114,18 @@ class CoreMailStore(MailStore, Protocol):
         """Return each flag's last change, by UID, of those of these messages that have a MODSEQ above this one."""
         ...
 
-    async def list_messages(self, folder: Folder, uids: UidSet | None = None) -> Listing:
+    async def list_messages(
+        self, folder: Folder, uids: UidSet | None = None, scratch: Scratch | None = None
+    ) -> Listing:
         """Return all messages, or those of `uids`, as this node shows them now, without keeping the mailbox in memory.
 
-        Raises NotReadyError, as the next three do.
+        `scratch`: where a long listing is to be. Raises NotReadyError, as the next three do; DiskFullError.
         """
         ...
 
-    async def list_changed(self, folder: Folder, above_uid: int, above_modseq: int) -> Listing:
+    async def list_changed(
+        self, folder: Folder, above_uid: int, above_modseq: int, scratch: Scratch | None = None
+    ) -> Listing:
         """Return the messages above a UID, and those that have changed above a MODSEQ, as `list_messages` does."""
         ...
 

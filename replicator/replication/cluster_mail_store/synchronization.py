@@ -13,6 +13,7 @@ from replicator.mail.compact_uids import CompactUids
 from replicator.mail.last_changes import AnnotationChange, FlagChange, LastChange, TreeChanges
 from replicator.mail.listing import Listing
 from replicator.mail.mailstore import Folder
+from replicator.mail.scratch import Scratch
 from replicator.mail.view import MailboxView
 from replicator.replication.cluster_mail_store.folders import FolderOperations, tree_of
 from replicator.replication.coordinator import Coordinator
@@ -133,20 +134,25 @@ class SyncOperations(FolderOperations):
             partial(queries.flag_changes, mailbox_id=folder.mailbox_id, uids=uids, above=above)
         )
 
-    async def list_messages(self, folder: Folder, uids: UidSet | None = None) -> Listing:
+    async def list_messages(
+        self, folder: Folder, uids: UidSet | None = None, scratch: Scratch | None = None
+    ) -> Listing:
         """See `CoreMailStore`."""
         await self._coordinator.readiness.wait(MailboxKey.of(folder))
         if uids is None:
             async with self._store.reader() as reader:
-                return await reader.read(partial(queries.listing, mailbox_id=folder.mailbox_id))
-        return await self._store.read(partial(queries.listing_of, mailbox_id=folder.mailbox_id, uids=uids))
+                return await reader.read(partial(queries.listing, mailbox_id=folder.mailbox_id, scratch=scratch))
+        return await self._store.read(
+            partial(queries.listing_of, mailbox_id=folder.mailbox_id, uids=uids, scratch=scratch)
+        )
 
-    async def list_changed(self, folder: Folder, above_uid: int, above_modseq: int) -> Listing:
+    async def list_changed(
+        self, folder: Folder, above_uid: int, above_modseq: int, scratch: Scratch | None = None
+    ) -> Listing:
         """See `CoreMailStore`."""
         await self._coordinator.readiness.wait(MailboxKey.of(folder))
-        return await self._store.read(
-            partial(queries.listing_above, mailbox_id=folder.mailbox_id, uid=above_uid, modseq=above_modseq)
-        )
+        above = partial(queries.listing_above, uid=above_uid, modseq=above_modseq, scratch=scratch)
+        return await self._store.read(partial(above, mailbox_id=folder.mailbox_id))
 
     async def part_of(self, folder: Folder, uids: UidSet) -> MailboxView:
         """See `CoreMailStore`."""

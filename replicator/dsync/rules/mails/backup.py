@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from replicator.dsync.rules.mails.comparison import Told, shared_guids
 from replicator.dsync.rules.mails.copies import repeated
 from replicator.dsync.rules.mails.peer_changes import PeerChange, PeerChanges
-from replicator.dsync.rules.mails.placed_mails import Placed
+from replicator.dsync.rules.mails.placed_mails import Placed, PlacedMails
 from replicator.dsync.rules.mails.plan import Known, Plan, change_flags
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState
 
@@ -20,7 +20,8 @@ def plan_backup(known: Known, theirs: Mailbox, told: Told, state: MailboxState |
     master knows it.
     """
     changes = told.changes
-    plan = Plan(uidnext=theirs.uidnext, common_uid=theirs.uidnext - 1)
+    placed = PlacedMails(changes.scratch)
+    plan = Plan(uidnext=theirs.uidnext, common_uid=theirs.uidnext - 1, placed=placed)
     kept = set[int]()
     for mail in known.mails:
         change = changes.find(mail.uid)
@@ -53,7 +54,7 @@ def _plan_by_guids(known: Known, changes: PeerChanges, common: AbstractSet[int])
 
     `common`: UIDs of mails that both sides have had before, and have still, unchanged.
     """
-    plan = Plan(uidnext=known.numbers.uidnext, own_uids=True)
+    plan = Plan(uidnext=known.numbers.uidnext, own_uids=True, placed=PlacedMails(changes.scratch))
     shared = shared_guids(known.mails, changes)
     there = {one.guid: one for one in changes if one.guid in shared and one.type is not ChangeType.EXPUNGE}
     guids = set[bytes]()

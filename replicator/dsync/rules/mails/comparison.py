@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from replicator.dsync.rules.mails.ascending import AscendingTexts
 from replicator.dsync.rules.mails.common_uid import CommonUid
@@ -20,6 +20,7 @@ from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import ChangeType, MailChange
 from replicator.mail.compact_uids import CompactUids
 from replicator.mail.listing import ListedMessage, Listing
+from replicator.mail.scratch import Scratch
 
 
 @dataclass(slots=True)
@@ -39,6 +40,11 @@ class Told:
     names: dict[bytes, str] = field(default_factory=dict)
     equal_names: AscendingTexts = field(default_factory=AscendingTexts)
     sources: dict[bytes, bytes] = field(default_factory=dict)
+
+    @classmethod
+    def kept_in(cls, scratch: Scratch | None) -> Self:
+        """Return an empty account that goes on in a scratch file as it becomes long."""
+        return cls(PeerChanges(scratch), equal_names=AscendingTexts(scratch))
 
     def name_of(self, mail: ListedMessage) -> str:
         """Return the GUID of a mail of this side as the peer writes it, if it has told."""
@@ -60,7 +66,7 @@ class Told:
 
     def named(self) -> tuple[CompactUids, set[bytes]]:
         """Return the UIDs of all changes, and the GUIDs of mails that are there: own mails with these are concerned."""
-        return CompactUids.ascending(self.changes.uids), {*self.changes.saved_guids()}
+        return CompactUids.ascending(self.changes.uids()), {*self.changes.saved_guids()}
 
     def identify(self, mails: Listing, expunged: Mapping[int, bytes]) -> None:
         """Give copies of a mail GUIDs of their own, beside those of `mails`, and note what the peer calls these."""
@@ -89,18 +95,24 @@ class Told:
 class ChangesSince:
     """The peer's changes since a state, up to whose last common UID both sides were equal."""
 
-    def __init__(self, common_uid: int) -> None:
-        self._told = Told(common_uid=common_uid)
+    def __init__(self, common_uid: int, scratch: Scratch | None = None) -> None:
+        self.told = Told.kept_in(scratch)
+        self.told.common_uid = common_uid
 
     def take(self, change: MailChange) -> None:
         """Take the next change."""
-        self._told.changes.add(change, _guid_of(change))
+        self.told.changes.add(change, _guid_of(change))
         if change.recent:
-            self._told.recent.add(change.uid)
+            self.told.recent.add(change.uid)
+
+    def take_all(self, changes: Iterable[MailChange]) -> None:
+        """Take the next changes."""
+        for change in changes:
+            self.take(change)
 
     def finish(self) -> Told:
         """Return what the peer has told, after the last change."""
-        return self._told
+        return self.told
 
 
 def _guid_of(change: MailChange) -> bytes:
@@ -112,7 +124,10 @@ class Comparison:
     """The peer's changes, taken one after another beside the mails of this side, both ascending by UID."""
 
     def __init__(self, mails: Listing, expunged: Mapping[int, bytes]) -> None:
-        """`mails`: all of this side. `expunged`: GUIDs of those that were expunged, by UID."""
+        """`mails`: all of this side. `expunged`: GUIDs of those that were expunged, by UID.
+
+        What is told is kept in the scratch file of `mails`.
+        """
         self._mails = mails
         self._at = 0  # of the first one that was not passed yet
         self._rest = iter(mails)  # to look a mail up takes several times as long as to come to it
@@ -120,7 +135,7 @@ class Comparison:
         self._lacking = CompactUids()  # positions of those that the peer does not have
         self._expunged = expunged
         self._common = CommonUid(expunged, mails[-1].uid if mails else 0)
-        self.told = Told()
+        self.told = Told.kept_in(mails.scratch)
 
     def take(self, change: MailChange) -> None:
         """Take the next change, with its GUID as the peer writes it."""
@@ -138,6 +153,11 @@ class Comparison:
             self.told.changes.add(change, guid)
         elif guid.hex() != change.guid:
             self.told.equal_names.add(change.uid, change.guid)
+
+    def take_all(self, changes: Iterable[MailChange]) -> None:
+        """Take the next changes."""
+        for change in changes:
+            self.take(change)
 
     def finish(self) -> Told:
         """Return what the peer has told, after the last change."""
@@ -187,12 +207,13 @@ def _is_equal(change: MailChange, guid: bytes, mail: ListedMessage) -> bool:
 def concerned(mails: Listing, told: Told) -> Listing:
     """Return those of all mails of this side that the peer's changes may concern, ascending by UID."""
     guids = shared_guids(mails, told.changes)
-    uids = CompactUids.ascending(told.changes.uids).union(told.lacking)
-    return Listing.of(
+    uids = CompactUids.ascending(told.changes.uids()).union(told.lacking)
+    found = (
         mail
         for mail in mails
         if mail.uid > told.common_uid or mail.guid in guids or mail.uid in uids or is_copy(mail.guid)
     )
+    return Listing.of(found, mails.scratch)
 
 
 def disputed(mails: Listing, told: Told) -> Sequence[int]:

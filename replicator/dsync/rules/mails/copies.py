@@ -23,6 +23,9 @@ _GUID_BYTES = 16
 _PLACES = 8
 """Places in a table for each GUID: on average, one in sixteen finds its place taken, and is looked at again."""
 
+_TABLE_GUIDS = 1 << 18
+"""GUIDs that are looked at together: their table takes 2 MiB."""
+
 
 def guid_of_copy(source: bytes, number: int) -> bytes:
     """Return the GUID of a copy, counted from 1, of the mail with this GUID."""
@@ -79,21 +82,26 @@ def with_free_guids(
 
 
 def repeated(guids: Callable[[], Iterable[bytes]], most: int) -> set[bytes]:
-    """Return those that occur more than once, in some 15 bytes of memory for each of all.
+    """Return those that occur more than once. Besides these, that takes 2 MiB at most, however many there are.
 
     `guids` returns all, anew each time; they are so many at most.
     """
-    size = _PLACES * most + 1
-    table, suspects = bytearray(size), set[bytes]()
-    for guid in guids():
-        place = hash(guid) % size
-        if table[place]:
-            suspects.add(guid)
-        table[place] = 1
-    once, several = set[bytes](), set[bytes]()
-    for guid in guids() if suspects else ():
-        if guid in suspects:
-            (several if guid in once else once).add(guid)
+    parts = most // _TABLE_GUIDS + 1
+    size = _PLACES * (most // parts) + 1
+    several = set[bytes]()
+    for part in range(parts):
+        table, suspects = bytearray(size), set[bytes]()
+        for guid in guids():
+            place, its_part = divmod(hash(guid), parts)
+            if its_part == part:
+                place %= size
+                if table[place]:
+                    suspects.add(guid)
+                table[place] = 1
+        once = set[bytes]()
+        for guid in guids() if suspects else ():
+            if guid in suspects:
+                (several if guid in once else once).add(guid)
     return several
 
 

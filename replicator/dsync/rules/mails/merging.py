@@ -10,7 +10,7 @@ from replicator.dsync.rules.mails.comparison import Guids, Told, in_both, shared
 from replicator.dsync.rules.mails.copies import repeated
 from replicator.dsync.rules.mails.flags import FlagSide, flag_difference, merged_flags
 from replicator.dsync.rules.mails.new_mails import Each, NewMail, NewUids
-from replicator.dsync.rules.mails.peer_changes import PeerChange
+from replicator.dsync.rules.mails.peer_changes import PeerChange, SavedMail
 from replicator.dsync.rules.mails.placed_mails import Placed, PlacedMails
 from replicator.dsync.rules.mails.plan import NO_CHANGES, Known, Plan, can_strand_mail, change_flags
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState
@@ -62,9 +62,8 @@ def _place_new(plan: Plan, known: Known, told: Told, peer_uidnext: int) -> None:
     def own_mail(mail: ListedMessage) -> NewMail:
         return NewMail(told.name_of(mail), mail.uid, mail.guid)
 
-    def peers_mail(at: int) -> NewMail:
-        uid, guid = changes.uids[at], changes.guid(at)
-        return NewMail(told.name_of_peers(uid, guid), uid, guid)
+    def peers_mail(mail: SavedMail) -> NewMail:
+        return NewMail(told.name_of_peers(mail.uid, mail.guid), mail.uid, mail.guid)
 
     new = NewUids(
         Each(own, own_mail),
@@ -72,7 +71,7 @@ def _place_new(plan: Plan, known: Known, told: Told, peer_uidnext: int) -> None:
         own_uidnext=known.numbers.uidnext,
         peer_uidnext=peer_uidnext,
     )
-    first, kept, given = new.uidnext, PlacedMails(), PlacedMails()
+    first, kept, given = new.uidnext, PlacedMails(changes.scratch), PlacedMails(changes.scratch)
     for mail in new:
         if mail.own is not None and mail.peers is not None:
             _merge_new(plan, changes.by_uid(mail.peers), known.mails.by_uid(mail.own), known)
@@ -91,7 +90,7 @@ def _leave_out_copies(plan: Plan, known: Known, told: Told) -> None:
     several = repeated(lambda: (mail.guid for mail in placed if mail.comes), len(placed))
     if not here and not several:
         return
-    plan.placed = PlacedMails()
+    plan.placed = PlacedMails(told.changes.scratch)
     for mail in placed:
         if mail.peers is None or not mail.comes or mail.guid not in here:
             plan.placed.add(mail)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 from replicator.dsync.rules.mails.placed_mails import Placed
@@ -23,7 +23,7 @@ T = TypeVar("T")
 class Each(Collection[NewMail], Generic[T]):
     """Mails that are made of other items one by one: together they would take more memory than these."""
 
-    def __init__(self, items: Sequence[T], make: Callable[[T], NewMail]) -> None:
+    def __init__(self, items: Collection[T], make: Callable[[T], NewMail]) -> None:
         self._items = items
         self._make = make
 
@@ -38,19 +38,19 @@ class Each(Collection[NewMail], Generic[T]):
 
 
 class _Side:
-    """One side's new mails. `partners`: for each, the UID of the same mail at the other side, or 0."""
+    """One side's new mails. `partners`: for each, the UID of the same mail at the other side, or 0; empty: for none."""
 
     def __init__(self, mails: Collection[NewMail], uidnext: int) -> None:
         self.mails = mails
         self.uidnext = uidnext
-        self.partners = array("I", bytes(array("I").itemsize * len(mails)))
+        self.partners = array("I")
         self.passed = 0  # how many mails have had their turn
         self.last_uid = 0  # of these
 
     def next_partner(self, uid: int) -> int:
         """Return the partner of the next mail, which has this UID, and pass it."""
         self.passed, self.last_uid = self.passed + 1, uid
-        return self.partners[self.passed - 1]
+        return self.partners[self.passed - 1] if self.partners else 0
 
 
 class NewUids:
@@ -104,11 +104,15 @@ class NewUids:
 
 def _find_partners(few: _Side, many: _Side) -> None:
     """Note which mails both sides have. If a side has a GUID several times, the first one counts."""
+    if not few.mails:
+        return
+    for side in (few, many):
+        side.partners = array("I", bytes(array("I").itemsize * len(side.mails)))
     places = dict[bytes, int]()
     for place, mail in enumerate(few.mails):
         places.setdefault(mail.guid, place)
     uids = array("I", (mail.uid for mail in few.mails))
-    for at, mail in enumerate(many.mails) if places else ():
+    for at, mail in enumerate(many.mails):
         place = places.pop(mail.guid, -1)
         if place >= 0:
             few.partners[place], many.partners[at] = mail.uid, uids[place]

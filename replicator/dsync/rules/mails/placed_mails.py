@@ -1,16 +1,17 @@
-"""Mails that come or move by a sync, in columns: each takes some 30 bytes."""
+"""Mails that come or move by a sync: each takes 28 bytes, and many are in a scratch file."""
 
 from __future__ import annotations
 
 import struct
-from array import array
-from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import attrgetter
 from typing import NamedTuple, Self
 
-_PACKED = struct.Struct("<16sII")
+from replicator.mail.rows import Rows
+from replicator.mail.scratch import Scratch
+
+_PACKED = struct.Struct("<I16sII")  # UID, GUID, and both UIDs before; 0 is None
 
 
 class Placed(NamedTuple):
@@ -28,46 +29,49 @@ class Placed(NamedTuple):
 
 
 class PlacedMails:
-    """Such mails, in the order in which they are added."""
+    """Such mails, in the order in which they are added.
 
-    def __init__(self) -> None:
-        self._uids = array("I")
-        self._packed = bytearray()  # GUID, and both UIDs before; 0 is None
+    With a scratch file, what is added or read may raise DiskFullError or UnavailableError.
+    """
+
+    def __init__(self, scratch: Scratch | None = None) -> None:
+        self._scratch = scratch
+        self._rows = Rows(_PACKED.size, scratch)
 
     def add(self, mail: Placed) -> None:
         """Add a mail."""
         guid, uid, own, peers = mail
-        self._uids.append(uid)
-        self._packed += _PACKED.pack(guid, own or 0, peers or 0)
+        self._rows.add(_PACKED.pack(uid, guid, own or 0, peers or 0))
 
     def __iadd__(self, others: PlacedMails) -> Self:
-        self._uids += others._uids
-        self._packed += others._packed
+        for mail in others:
+            self.add(mail)
         return self
 
     def sort(self) -> None:
         """Bring the mails in the order of their UIDs, in which they nearly always are."""
-        if any(one > next_one for one, next_one in pairwise(self._uids)):
+        if any(one.uid > next_one.uid for one, next_one in pairwise(self)):
             mails = sorted(self, key=attrgetter("uid"))
-            self._uids, self._packed = array("I"), bytearray()
+            self._rows = Rows(_PACKED.size, self._scratch)
             for mail in mails:
                 self.add(mail)
 
     def find(self, uid: int) -> Placed | None:
         """Return the mail with this UID, where they ascend."""
-        at = bisect_left(self._uids, uid)
-        return self[at] if at < len(self._uids) and self._uids[at] == uid else None
+        at = self._rows.first_at(uid)
+        mail = self[at] if at < len(self) else None
+        return mail if mail is not None and mail.uid == uid else None
 
     def __len__(self) -> int:
-        return len(self._uids)
+        return len(self._rows)
 
     def __iter__(self) -> Iterator[Placed]:
-        return map(_placed, self._uids, _PACKED.iter_unpack(self._packed))
+        return map(_placed, chain.from_iterable(map(_PACKED.iter_unpack, self._rows.pieces(0, len(self)))))
 
     def __getitem__(self, at: int) -> Placed:
-        return _placed(self._uids[at], _PACKED.unpack_from(self._packed, at * _PACKED.size))
+        return _placed(_PACKED.unpack(self._rows.row(at)))
 
 
-def _placed(uid: int, packed: tuple[bytes, int, int]) -> Placed:
-    guid, own, peers = packed
+def _placed(packed: tuple[int, bytes, int, int]) -> Placed:
+    uid, guid, own, peers = packed
     return Placed(guid, uid, own or None, peers or None)

@@ -9,6 +9,7 @@ from contextlib import closing
 from protocol.values import UidSet
 from replicator.mail.compact_uids import CompactUids
 from replicator.mail.listing import ListedMessage, Listing
+from replicator.mail.scratch import Scratch
 from replicator.store.db import chain as chains
 from replicator.store.db.queries.change_queries import expunged
 from replicator.store.db.queries.moment import at_one_moment
@@ -21,25 +22,30 @@ SEARCHED_MAX = 500
 _SELECT = f"SELECT {LISTED_COLUMNS} FROM by_uid WHERE mailbox = ?"
 
 
-def listing(connection: sqlite3.Connection, mailbox_id: bytes) -> Listing:
-    """Return all messages of a mailbox. Raises DamagedRowError."""
-    return Listing.of(_listed(connection, f"{_SELECT} ORDER BY uid", mailbox_id))
+def listing(connection: sqlite3.Connection, mailbox_id: bytes, scratch: Scratch | None = None) -> Listing:
+    """Return all messages of a mailbox. Raises DamagedRowError; DiskFullError, as the next two do."""
+    return Listing.of(_listed(connection, f"{_SELECT} ORDER BY uid", mailbox_id), scratch)
 
 
-def listing_of(connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet) -> Listing:
+def listing_of(
+    connection: sqlite3.Connection, mailbox_id: bytes, uids: UidSet, scratch: Scratch | None = None
+) -> Listing:
     """Return those of these messages that a mailbox has. Raises DamagedRowError."""
     query = f"{_SELECT} AND uid BETWEEN ? AND ? ORDER BY uid"
     with at_one_moment(connection):
-        return Listing.of(one for low, high in uids.ranges for one in _listed(connection, query, mailbox_id, low, high))
+        found = (one for low, high in uids.ranges for one in _listed(connection, query, mailbox_id, low, high))
+        return Listing.of(found, scratch)
 
 
-def listing_above(connection: sqlite3.Connection, mailbox_id: bytes, uid: int, modseq: int) -> Listing:
+def listing_above(
+    connection: sqlite3.Connection, mailbox_id: bytes, uid: int, modseq: int, scratch: Scratch | None = None
+) -> Listing:
     """Return the messages above a UID, and those that have changed above a MODSEQ. Raises DamagedRowError.
 
     That takes time for each message of the mailbox, though little for those that are left out.
     """
     query = f"{_SELECT} AND (uid > ? OR modseq > ?) ORDER BY uid"
-    return Listing.of(_listed(connection, query, mailbox_id, uid, modseq))
+    return Listing.of(_listed(connection, query, mailbox_id, uid, modseq), scratch)
 
 
 def accounts_for(connection: sqlite3.Connection, mailbox_id: bytes, uids: CompactUids, up_to: int) -> bool:
