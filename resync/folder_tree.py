@@ -38,7 +38,7 @@ from resync.entry import (
     TreeRow,
 )
 from resync.merge import in_parts
-from resync.names_elsewhere import holders, may_become_one_of
+from resync.node_annotations import can_rise_to, holders
 from resync.state import RISEN_MAX, ContradictionError, joined
 
 K = TypeVar("K", bytes, str, tuple[bytes, str])
@@ -66,12 +66,12 @@ class Share(NamedTuple):
     position: int
     of: int
 
-    def first_from(self, least: int) -> int:
+    def first_at_or_above(self, least: int) -> int:
         """Return the first UIDVALIDITY of the share at or above this one, by whole steps."""
         return least + UIDVALIDITY_STEP * ((self.position - least // UIDVALIDITY_STEP) % self.of)
 
 
-ALL = Share(0, 1)
+WHOLE_SHARE = Share(0, 1)
 """The share of a node without others, and of merges, which all nodes are to make alike."""
 
 
@@ -227,15 +227,17 @@ def renamed(folder: FolderState, name: str, stamp: Stamp) -> FolderState:
     return folder._replace(name=name, time=stamp.time, sid=UNITED if is_united(folder) else stamp.sid)
 
 
-def uidvalidities_after(highest: int, may_become_kept: Callable[[int], bool], share: Share = ALL) -> Iterator[int]:
+def uidvalidities_after(
+    highest: int, can_rise_to_kept: Callable[[int], bool], share: Share = WHOLE_SHARE
+) -> Iterator[int]:
     """Yield UIDVALIDITYs of the share for new folders, at last the maximum for ever.
 
-    `highest` is the highest one that any of the user's folders has or had; `may_become_kept` tells those that may
-    become one of another server's, as no new one can.
+    `highest` is the highest one that any of the user's folders has or had; `can_rise_to_kept` returns True for those
+    that may become one of another server's, as no new one can.
     """
     while True:
-        highest = min(share.first_from(highest + UIDVALIDITY_STEP), UIDVALIDITY_MAX)
-        if highest == UIDVALIDITY_MAX or not may_become_kept(highest):
+        highest = min(share.first_at_or_above(highest + UIDVALIDITY_STEP), UIDVALIDITY_MAX)
+        if highest == UIDVALIDITY_MAX or not can_rise_to_kept(highest):
             yield highest
 
 
@@ -253,7 +255,7 @@ def merge_trees(ours: TreeState, theirs: TreeState) -> TreeState:
         merged.subscriptions[name] = max(subscriptions, key=lambda one: (one.time, one.sid, one.subscribed))
     kept = sorted({number for side in (ours, theirs) for number in holders(side.annotations.values())})
     highest = max((folder.uidvalidity for folder in merged.folders.values()), default=0)
-    uidvalidities = uidvalidities_after(highest, partial(may_become_one_of, kept=kept))
+    uidvalidities = uidvalidities_after(highest, partial(can_rise_to, kept=kept))
     _unite_names(merged, uidvalidities)
     _keep_uidvalidities_apart(merged, (ours, theirs), uidvalidities)
     _create_parents(merged, (ours, theirs), uidvalidities)

@@ -15,7 +15,7 @@ from typing import Final
 from protocol.values import UidSet
 
 TYPE: Final = "I"
-"""Of the arrays: 32 bits, as UIDs have."""
+"""Type code of the arrays: 32 bits, as UIDs have."""
 
 
 class CompactUids:
@@ -123,7 +123,7 @@ class CompactUids:
 
     @property
     def range_count(self) -> int:
-        """How many ranges it has."""
+        """Number of ranges."""
         return len(self._low)
 
     def as_uid_set(self) -> UidSet:

@@ -34,7 +34,7 @@ _REFUSED: Mapping[str, str] = {
 """Faults that the other side finds with this node's certificate, by the alert of RFC 8446 section 6.2."""
 
 NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"})
-"""What OpenSSL says of a handshake if the other side does not speak TLS."""
+"""OpenSSL's reasons for a failed handshake with another side that does not speak TLS."""
 
 
 def names_of(handshaken: ssl.SSLObject | trio.SSLStream[trio.SocketStream]) -> frozenset[str]:

@@ -385,7 +385,7 @@ class Coordinator:
     def asked_for_log(self, link: PeerLink, log: Log) -> Reply:
         """See `LinkHandler`."""
         reply = self.feeds.on(link).sender.asked(log)
-        self.acknowledgements.holds(link.sid, log.context)
+        self.acknowledgements.count(link.sid, log.context)
         self.readiness.heard(link, log.context)
         return reply
 

@@ -171,9 +171,9 @@ reply to the end of DATA.
 # ---- writes/router.py
 
 REQUEST_TIMEOUT_S = 30.0
-"""Of one change, from the client's command to its durability; longer for a large message."""
+"""Limit of one change, from the client's command to its durability; longer for a large message."""
 LONGEST_WAIT_S = REQUEST_TIMEOUT_S + TRANSFER_MAX_S
-"""Of a client for copies of a numbered change of any size."""
+"""Longest wait of a client for copies of a numbered change of any size."""
 ROUTER_ASK_TIMEOUT_S = 5.0
 """For all nodes to say whether they have an entry."""
 ROUTER_ASK_EVERY_S = 0.5

@@ -24,7 +24,7 @@ from replicator.store.log.sequencing import folder_sequencer, sequencer
 from replicator.store.log.sequencing.sequencer import CopySource, Flagged, Placed
 from replicator.store.store import Store
 from resync.entry import NOWHERE, Change, Entry
-from resync.names_elsewhere import KEPT_UIDVALIDITY
+from resync.node_annotations import KEPT_UIDVALIDITY
 from tests.store.consistency import check_file
 
 ALICE = "alice"

@@ -31,7 +31,7 @@ from replicator.mail.mailstore import INBOX, CoreMailStore, Folder
 from replicator.mail.scratch import Scratch
 
 HOLDS_UP = "Mail after it waits: `replicator scrub` fetches bodies from other nodes; expunge a mail that is lost"
-"""What to do about a mail that cannot be read."""
+"""Advice about a mail that cannot be read."""
 
 ALL_UIDS = UidSet(((1, UID_MAX),))
 

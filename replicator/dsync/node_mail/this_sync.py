@@ -1,4 +1,4 @@
-"""What the present sync of a mailbox has done at the node, of which a `LastSync` is made in the end."""
+"""Notes of what the present sync of a mailbox has done at the node. They become a `LastSync` in the end."""
 
 from __future__ import annotations
 

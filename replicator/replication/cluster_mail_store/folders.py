@@ -19,7 +19,7 @@ from replicator.store.db.queries import MailboxKey
 from replicator.store.db.rows import recent
 from replicator.store.store import Store
 from resync.entry import NOWHERE, tree_id
-from resync.names_elsewhere import OWN
+from resync.node_annotations import OWN
 
 
 class FolderOperations:

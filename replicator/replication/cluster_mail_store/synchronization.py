@@ -21,7 +21,7 @@ from replicator.replication.writes.requests import AnnotateRequest, RaiseRequest
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from resync.entry import NOWHERE
-from resync.names_elsewhere import FOREIGN_GUID, KEPT_UIDVALIDITY, UNFINISHED_SYNC
+from resync.node_annotations import FOREIGN_GUID, KEPT_UIDVALIDITY, UNFINISHED_SYNC
 
 RENUMBERED_MAX = 500  # messages that get other UIDs by one entry
 

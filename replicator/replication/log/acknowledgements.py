@@ -1,4 +1,4 @@
-"""What other nodes say is on their disks, by ACK and LOG: counted as copies, and passed on to the entries' authors."""
+"""Acknowledgements by other nodes, in ACK and LOG: counted as copies, and passed on to the entries' authors."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Acknowledgements:
         holder, author, table = ack.sid or link.sid, sid_of(ack.origin), self._elections.table
         if holder not in table.component:
             return
-        self.holds(holder, (claim,))
+        self.count(holder, (claim,))
         is_on_the_way = table.next_hop_from(link.sid, author) == table.sid
         if is_on_the_way and (onward := self._elections.toward(author)) is not None:
             onward.post(Ack(ack.origin, ack.seq, holder))
 
-    def holds(self, sid: str, claims: Iterable[Dot]) -> None:
+    def count(self, sid: str, claims: Iterable[Dot]) -> None:
         """Count the claims as on a node's disk.
 
         Claims of origins unknown here are dropped, to save memory: no client waits for their entries.

@@ -27,7 +27,7 @@ from replicator.store.db.damage import Damage, DatabaseDamagedError
 from replicator.store.db.tally import NO_COUNT
 from replicator.store.db.transaction import Commit, Memory, Transaction
 from resync.clock import COUNTER_BITS, FOLLOWED_MAX_MS, HybridClock
-from resync.folder_tree import ALL
+from resync.folder_tree import WHOLE_SHARE
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class Writer:
         self._publish = publish
         self._damage = damage
         self._limits = limits or LimitsConfig()
-        self.share = ALL
+        self.share = WHOLE_SHARE
         """See `Transaction`; counts from the next transaction on."""
         self._clock = HybridClock(clock_ms)
         self._clock.observe(_last_time(connection))

@@ -20,7 +20,7 @@ from resync.entry import (
     TreeMerge,
 )
 from resync.folder_tree import loses_annotations, renamed
-from resync.names_elsewhere import KEPT_UIDVALIDITY, holders_in
+from resync.node_annotations import KEPT_UIDVALIDITY, holders_in
 
 FolderRow = tuple[bytes, str, str, int, int, int, str]
 """The columns of `folder`, in order."""

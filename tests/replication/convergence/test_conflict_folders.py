@@ -19,7 +19,7 @@ from replicator.store.bodies.body_rows import StoredBody
 from replicator.store.db.queries import MailboxKey
 from replicator.store.log.forks import StrayMail, strays
 from resync import folder_tree
-from resync.folder_tree import ALL
+from resync.folder_tree import WHOLE_SHARE
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
 
 
@@ -204,7 +204,7 @@ async def test_folders_created_apart_never_share_a_uidvalidity(tmp_path: Path, a
     """A folder that later took the other's name would otherwise look like the same mailbox."""
     async with pair(tmp_path, autojump_clock) as two:
         for node in two.nodes.all():
-            node.store.take_share(ALL)  # as of nodes whose configurations differ
+            node.store.take_share(WHOLE_SHARE)  # as of nodes whose configurations differ
         await two.part()
         await create(two.here, "A")
         await create(two.there, "B")

@@ -26,7 +26,7 @@ from replicator.store.log.apply import receive
 from replicator.store.log.forks import Branch, branch_heads, merge_branch, replay_branch
 from replicator.store.store import Store
 from resync.entry import anchor
-from resync.folder_tree import ALL
+from resync.folder_tree import WHOLE_SHARE
 from resync.state import MailboxState
 from tests.one_node import run_inline
 from tests.replication.cluster import USER, Cluster, Node, cluster, until
@@ -187,7 +187,7 @@ async def test_mail_for_a_replaced_mailbox_goes_to_the_new_one(
 
     So it may be where nodes have no shares of their own.
     """
-    monkeypatch.setattr("replicator.replication.coordinator.share_of", lambda *_: ALL)
+    monkeypatch.setattr("replicator.replication.coordinator.share_of", lambda *_: WHOLE_SHARE)
     async with cluster(tmp_path, autojump_clock, 2, copies=1) as nodes:
         nodes.network.cut(("dc1", "dc2"))
         await nodes.linked(["dc1"], ["dc2"])

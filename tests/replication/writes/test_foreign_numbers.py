@@ -10,7 +10,7 @@ from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNam
 from replicator.mail.mailstore import CoreMailStore, Folder, NewMessage
 from replicator.replication.writes.uid_retry import Added
 from replicator.store.log.sequencing.sequencer import NewMail
-from resync.names_elsewhere import KEPT_UIDVALIDITY
+from resync.node_annotations import KEPT_UIDVALIDITY
 from tests.imap.client import connected, services
 from tests.one_node import HookedMail, one_node
 

@@ -20,7 +20,7 @@ from replicator.store.log.sequencing.folder_sequencer import REMOVED_FACTOR
 from replicator.store.log.sequencing.sequencer import NewMail, NewUid
 from resync.entry import NOWHERE, FolderAnnotate, MailAdd, Raise
 from resync.folder_tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP
-from resync.names_elsewhere import FOREIGN_GUID, KEPT_UIDVALIDITY, UIDVALIDITY_HOLDER, UNFINISHED_SYNC, held_by
+from resync.node_annotations import FOREIGN_GUID, KEPT_UIDVALIDITY, UIDVALIDITY_HOLDER, UNFINISHED_SYNC, held_by
 from resync.state import MERGE_HEADROOM, RAISED_MODSEQ_MAX, RISEN_MAX
 from tests.store import consistency
 from tests.store.branching import TREE

@@ -31,7 +31,7 @@ class PeerChange(NamedTuple):
 
 
 _Alike = tuple[ChangeType, bool, frozenset[str], frozenset[str], frozenset[str]]
-"""What many changes have alike, which is in memory once: the type, whether there is a GUID, and flags."""
+"""Values that many changes share, kept in memory once: the type, True if there is a GUID, and flags."""
 
 
 class SavedMail(NamedTuple):

@@ -1,4 +1,4 @@
-"""What is known of one mailbox of this side, and the steps of a sync there."""
+"""Plan of a sync for one mailbox of this side: its steps, and the facts of the mailbox that they rest on."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from replicator.mail.listing import ListedMessage
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What this side's account is made of: it tells of the mails that `known` has, or of all.
+    """Account that this side gives of the mails that `known` has, or of all.
 
     `state`: with one, only what has happened since is told. `moved`: flags that mails are to have, as `flags_of_moved`
     returns them.

@@ -10,7 +10,7 @@ from replicator.dsync.wire.fields import UID_MAX, Fields, Values, decimal, prese
 from replicator.dsync.wire.values import decode_list, encode_list
 
 ESCAPE = "%"
-"""What Dovecot takes in the levels of a name that it is told for the beginning of a character's code; it tells none."""
+"""Character that begins a character's code in the levels of a name that Dovecot is told; it sends no codes itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from replicator.store.db.transaction import Transaction
 from replicator.store.log.sequencing import folder_sequencer, sequencer
 from replicator.store.log.sequencing.sequencer import NewMail
 from resync.entry import pack_values, tree_id
-from resync.names_elsewhere import OWN
+from resync.node_annotations import OWN
 
 NewId = Callable[[], bytes]
 """A source of new ids (`Environment.new_guid`)."""

@@ -16,7 +16,7 @@ from replicator.mail.watched_folders import FolderTree, TreeUpdate, WatchedFolde
 from replicator.store.db import queries
 from replicator.store.db.transaction import Commit
 from resync.entry import Entry, FolderAnnotate, FolderCreate, FolderDelete, FolderRename, FolderSubscribe
-from resync.names_elsewhere import holders_in
+from resync.node_annotations import holders_in
 
 Read = Callable[[Callable[[sqlite3.Connection], TreeUpdate]], Awaitable[TreeUpdate]]
 

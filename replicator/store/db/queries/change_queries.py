@@ -27,7 +27,7 @@ from replicator.store.db.queries.folder_queries import (
 from replicator.store.db.rows.message_rows import unpacked_map
 from resync.entry import ID_BYTES, NOWHERE, tree_id
 from resync.folder_tree import UNITED
-from resync.names_elsewhere import FOREIGN_GUID, OWN, holder_of
+from resync.node_annotations import FOREIGN_GUID, OWN, holder_of
 
 COUNTER_BITS = 16
 """Bits of a stamp's time below its milliseconds (`protocol.values.Stamp`)."""
@@ -36,7 +36,7 @@ HEAD = "COALESCE(c.head_origin || ':' || c.head_seq, '')"
 """The newest entry of the row `c` of a chain."""
 
 _ANNOTATED = f"SELECT mailbox_id, MAX(time) FROM annotation WHERE user = ? AND substr(name, 1, {len(OWN)}) <> '{OWN}'"
-"""When clients have changed annotations last."""
+"""Query for clients' last change to an annotation: its folder and its time."""
 
 
 def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:

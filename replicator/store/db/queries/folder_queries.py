@@ -23,7 +23,7 @@ from resync.entry import (
     TreeRow,
 )
 from resync.folder_tree import UIDVALIDITY_MAX, TreeState
-from resync.names_elsewhere import KEPT_UIDVALIDITY, OWN, UIDVALIDITY_HOLDER
+from resync.node_annotations import KEPT_UIDVALIDITY, OWN, UIDVALIDITY_HOLDER
 
 OF_CLIENTS = f"value IS NOT NULL AND substr(name, 1, {len(OWN)}) <> '{OWN}'"
 """Condition for annotations that clients have set and that are not removed."""
@@ -75,7 +75,7 @@ _NAMED_AS_STRAY = (
     " WHERE g.user = ?1 AND g.deleted = 1 AND d.messages > 0)"
 )
 _TREE_FOLDERS = "SELECT mailbox_id, user, name, uidvalidity, deleted, time, sid FROM folder WHERE user = ?"
-_BY_UIDVALIDITY = "uidvalidity > 0"
+_IN_UIDVALIDITY_INDEX = "uidvalidity > 0"
 """Condition of the index `folder_uidvalidity`, which serves queries that have it, too."""
 # Two visible folders share a name only if one of them is deleted; the one not deleted sorts last and counts.
 _ORDER = " ORDER BY f.deleted DESC, f.time, f.sid, f.mailbox_id"
@@ -137,23 +137,23 @@ def has_room_for_folders(connection: sqlite3.Connection, user: str, more: int, l
 
 def highest_uidvalidity(connection: sqlite3.Connection, user: str) -> int | None:
     """Return the highest UIDVALIDITY in the tree that a folder of the user has or had; None if there was no folder."""
-    query = f"SELECT MAX(uidvalidity) FROM folder WHERE user = ? AND {_BY_UIDVALIDITY}"
+    query = f"SELECT MAX(uidvalidity) FROM folder WHERE user = ? AND {_IN_UIDVALIDITY_INDEX}"
     highest: int | None = connection.execute(query, (user,)).fetchone()[0]
     return highest
 
 
 def has_uidvalidity_within(
-    connection: sqlite3.Connection, user: str, lowest: int, highest: int, *, but: tuple[bytes, int]
+    connection: sqlite3.Connection, user: str, lowest: int, highest: int, *, ignoring: tuple[bytes, int]
 ) -> bool:
     """Return True if a folder of the user has or had a UIDVALIDITY of its own in this range.
 
-    `but`: a folder's id, and the UIDVALIDITY with which it does not count.
+    `ignoring`: a folder's id, and the UIDVALIDITY with which it does not count.
     """
     query = (
-        f"SELECT 1 FROM folder WHERE user = ? AND {_BY_UIDVALIDITY} AND uidvalidity BETWEEN ? AND ?"
+        f"SELECT 1 FROM folder WHERE user = ? AND {_IN_UIDVALIDITY_INDEX} AND uidvalidity BETWEEN ? AND ?"
         " AND (mailbox_id, uidvalidity) <> (?, ?)"
     )
-    return connection.execute(query, (user, lowest, highest, *but)).fetchone() is not None
+    return connection.execute(query, (user, lowest, highest, *ignoring)).fetchone() is not None
 
 
 def watched_folders(connection: sqlite3.Connection, user: str) -> dict[str, WatchedFolder]:
@@ -273,7 +273,7 @@ def tree_part(connection: sqlite3.Connection, user: str, chain: Chain, changes: 
     It has the folders that they name, the living ones whose names they give, and the one of the highest UIDVALIDITY;
     and no annotations, since changes do not depend on those that are there.
     """
-    wanted: list[tuple[str, tuple[object, ...]]] = [(f"{_BY_UIDVALIDITY} ORDER BY uidvalidity DESC LIMIT 1", ())]
+    wanted: list[tuple[str, tuple[object, ...]]] = [(f"{_IN_UIDVALIDITY_INDEX} ORDER BY uidvalidity DESC LIMIT 1", ())]
     for change in changes:
         if isinstance(change, FolderCreate | FolderRename | FolderDelete | FolderAnnotate):
             wanted.append(("mailbox_id = ?", (change.mailbox_id,)))

@@ -30,16 +30,16 @@ from resync.entry import (
     tree_id,
 )
 from resync.folder_tree import UIDVALIDITY_MAX, UIDVALIDITY_STEP, uidvalidities_after
-from resync.names_elsewhere import (
+from resync.node_annotations import (
     FOREIGN_GUID,
     KEPT_UIDVALIDITY,
     OWN,
     UIDVALIDITY_HOLDER,
     UNFINISHED_SYNC,
+    can_rise_to,
     held_by,
     holder_of,
     kept_in,
-    may_become_one_of,
 )
 from resync.state import RISEN_MAX
 
@@ -248,7 +248,7 @@ def _check_uidvalidity(tx: Transaction, user: str, mailbox_id: bytes, value: byt
     holder = queries.had_annotations(tx.connection, user, NOWHERE, [name]).get(name)
     is_held = holder is not None and holder_of(holder) != mailbox_id
     lowest, itself = wanted - RISEN_MAX, (mailbox_id, wanted)
-    if is_held or queries.has_uidvalidity_within(tx.connection, user, lowest, wanted, but=itself):
+    if is_held or queries.has_uidvalidity_within(tx.connection, user, lowest, wanted, ignoring=itself):
         raise FolderExistsError(f"a folder of the user has, has had, or may come to have the UIDVALIDITY {wanted}")
 
 
@@ -329,14 +329,14 @@ def _new_uidvalidities(tx: Transaction, user: str) -> Iterator[int]:
     if highest + UIDVALIDITY_RESERVE * tx.share.of > UIDVALIDITY_MAX:
         raise MailboxFullError("the user has had so many folders that no UIDVALIDITY is left for a new one")
     now_s = min(tx.wall_ms() // 1000, UIDVALIDITY_OF_CLOCK_MAX)
-    may_become_kept = partial(_may_become_kept, tx, user)
-    return uidvalidities_after(max(now_s - UIDVALIDITY_STEP, highest), may_become_kept, tx.share)
+    can_rise_to_kept = partial(_can_rise_to_kept, tx, user)
+    return uidvalidities_after(max(now_s - UIDVALIDITY_STEP, highest), can_rise_to_kept, tx.share)
 
 
-def _may_become_kept(tx: Transaction, user: str, own: int) -> bool:
+def _can_rise_to_kept(tx: Transaction, user: str, own: int) -> bool:
     """Return True if a folder's own UIDVALIDITY, with what merges may add, can become one of another server."""
     first, last = str(own), str(own + RISEN_MAX)
     if len(first) < len(last):  # the order of names is not that of numbers
         first, last = "0", ":"
     bounds = (UIDVALIDITY_HOLDER + first, UIDVALIDITY_HOLDER + last)
-    return may_become_one_of(own, kept_in(queries.annotation_names(tx.connection, user, NOWHERE, *bounds)))
+    return can_rise_to(own, kept_in(queries.annotation_names(tx.connection, user, NOWHERE, *bounds)))

@@ -1,9 +1,9 @@
-"""What nodes note of folders that another server has, too, in annotations of the tree that only nodes set.
+"""Annotations of the tree that only nodes set: about folders that another server has, too, and unfinished syncs.
 
 Two annotations tell a UIDVALIDITY that a folder keeps (design section 3). The one of the folder holds it. The one of
 the account names, for ever, the folder that has it: so of two folders that have got one UIDVALIDITY on two sides, the
 later one keeps it. A GUID by which a Dovecot knows a folder is told by an annotation of the account alone, and so is a
-sync that has begun to place a Dovecot's mails in a folder.
+sync that has begun to place a Dovecot's mails in a folder and has not ended.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def holders(annotations: Iterable[AnnotationState]) -> dict[int, bytes]:
     return {kept: holder_of(found[f"{UIDVALIDITY_HOLDER}{kept}"]) or b"" for kept in kept_in(found)}
 
 
-def may_become_one_of(own: int, kept: Sequence[int]) -> bool:
+def can_rise_to(own: int, kept: Sequence[int]) -> bool:
     """Return True if a folder's own UIDVALIDITY, with what merges may add, can become one of these, in order."""
     at = bisect_left(kept, own)
     return at < len(kept) and kept[at] <= own + RISEN_MAX
