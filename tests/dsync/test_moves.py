@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 
@@ -13,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.dsync.rules.moves import LEVELS_MAX, RENAMES_MAX, Move, Name, moves
-from tests.dsync.dovecot import SDBOX, dovecot, needs_dovecot
+from replicator.mail.mailstore import CoreMailStore
+from tests.dsync.dovecot import SDBOX, Dovecot, dovecot, needs_dovecot
 from tests.dsync.memory_replica import MemoryReplica
 from tests.dsync.sides import USER, Master, door, node_replicas
 from tests.one_node import one_node
@@ -148,6 +150,25 @@ def test_ten_thousand_folders(of_all: object, most: int) -> None:
     assert len(found) <= most if of_all in {in_a_cycle, below_one_that_takes_their_parents_name} else RENAMES_MAX + 200
 
 
+@asynccontextmanager
+async def synced(tmp_path: Path, names: Iterable[str]) -> AsyncIterator[tuple[Dovecot, CoreMailStore, Master]]:
+    """Yield a Dovecot with these folders, the mail of a node that has them by a sync, and the Dovecot as master."""
+    with dovecot(SDBOX) as server:
+        for name in names:
+            server.do("mailbox", "create", "-u", USER, name)
+        async with one_node(tmp_path) as mail, door(node_replicas(mail, lambda: time.time_ns() // 10**6)) as address:
+            master = Master(server, address)
+            assert (await master.sync()).returncode == 0
+            await trio.sleep(1.1)  # Dovecot counts in seconds
+            yield server, mail, master
+
+
+async def guids(mail: CoreMailStore) -> dict[str, str]:
+    """Return the GUIDs of a node's folders but INBOX, by name."""
+    changes = await mail.tree_changes(USER)
+    return {one.name: one.guid.hex() for one in changes.folders if not one.deleted and one.name != "INBOX"}
+
+
 @needs_dovecot
 @pytest.mark.parametrize(
     "deeds",
@@ -161,25 +182,16 @@ def test_ten_thousand_folders(of_all: object, most: int) -> None:
     ],
 )
 async def test_one_sync_is_enough(tmp_path: Path, deeds: list[str]) -> None:
-    with dovecot(SDBOX) as server:
-        for name in ("X", "X/below", "Y"):
-            server.do("mailbox", "create", "-u", USER, name)
-        async with one_node(tmp_path) as mail, door(node_replicas(mail, lambda: time.time_ns() // 10**6)) as address:
-            master = Master(server, address)
-            assert (await master.sync()).returncode == 0
-            await trio.sleep(1.1)  # Dovecot counts in seconds
-            before = server.folders(USER)
-            for deed in deeds:
-                kind, *names = deed.split()
-                server.do("mailbox", kind, "-u", USER, *names)
-            wanted = server.folders(USER)
-            assert wanted != before
-            assert (await master.sync()).returncode == 0
-            changes = await mail.tree_changes(USER)
-            ours = {one.name: one.guid.hex() for one in changes.folders if not one.deleted and one.name != "INBOX"}
-            theirs = server.folders(USER)
-            assert ours == {name: guid for name, (guid, _) in theirs.items()}
-            assert theirs.items() >= wanted.items(), "there may be parents, too, which were directories before"
+    async with synced(tmp_path, ("X", "X/below", "Y")) as (server, mail, master):
+        before = server.folders(USER)
+        for kind, *names in map(str.split, deeds):
+            server.do("mailbox", kind, "-u", USER, *names)
+        wanted = server.folders(USER)
+        assert wanted != before
+        assert (await master.sync()).returncode == 0
+        theirs = server.folders(USER)
+        assert await guids(mail) == {name: guid for name, (guid, _) in theirs.items()}
+        assert theirs.items() >= wanted.items(), "there may be parents, too, which were directories before"
 
 
 @needs_dovecot
@@ -187,25 +199,17 @@ async def test_dovecots_names_stay_while_some_are_left_for_the_next_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("replicator.dsync.rules.moves.RENAMES_MAX", 3)
-    with dovecot(SDBOX) as server:
-        for name in ("A1", "A2", "B1", "B2", "C1", "C2"):
-            server.do("mailbox", "create", "-u", USER, name)
-        async with one_node(tmp_path) as mail, door(node_replicas(mail, lambda: time.time_ns() // 10**6)) as address:
-            master = Master(server, address)
-            assert (await master.sync()).returncode == 0
-            await trio.sleep(1.1)  # Dovecot counts in seconds
-            for pair in ("A", "B", "C"):
-                for old, new in ((f"{pair}1", "free"), (f"{pair}2", f"{pair}1"), ("free", f"{pair}2")):
-                    server.do("mailbox", "rename", "-u", USER, old, new)
-            wanted = server.folders(USER)
-            codes = list[int]()
-            while 0 not in codes[-1:]:
-                codes.append((await master.sync()).returncode)
-                assert server.folders(USER) == wanted
-            assert codes == [2, 2, 0]
-            changes = await mail.tree_changes(USER)
-            ours = {one.name: one.guid.hex() for one in changes.folders if not one.deleted and one.name != "INBOX"}
-            assert ours == {name: guid for name, (guid, _) in wanted.items()}
+    async with synced(tmp_path, ("A1", "A2", "B1", "B2", "C1", "C2")) as (server, mail, master):
+        for pair in ("A", "B", "C"):
+            for old, new in ((f"{pair}1", "free"), (f"{pair}2", f"{pair}1"), ("free", f"{pair}2")):
+                server.do("mailbox", "rename", "-u", USER, old, new)
+        wanted = server.folders(USER)
+        codes = list[int]()
+        while 0 not in codes[-1:]:
+            codes.append((await master.sync()).returncode)
+            assert server.folders(USER) == wanted
+        assert codes == [2, 2, 0]
+        assert await guids(mail) == {name: guid for name, (guid, _) in wanted.items()}
 
 
 @needs_dovecot
@@ -218,19 +222,12 @@ async def test_dovecots_names_stay_while_some_are_left_for_the_next_sync(
     ],
 )
 async def test_a_folder_is_moved_below_a_new_one_that_has_its_name(tmp_path: Path, deeds: list[str]) -> None:
-    with dovecot(SDBOX) as server:
-        for name in ("X", "X/below", "Y"):
-            server.do("mailbox", "create", "-u", USER, name)
-        async with one_node(tmp_path) as mail, door(node_replicas(mail, lambda: time.time_ns() // 10**6)) as address:
-            master = Master(server, address)
-            assert (await master.sync()).returncode == 0
-            await trio.sleep(1.1)  # Dovecot counts in seconds
-            for kind, *names in map(str.split, deeds):
-                server.do("mailbox", kind, "-u", USER, *names)
-            wanted = server.folders(USER)
-            for _ in range(2):
-                assert (await master.sync()).returncode in {0, 2}
-            changes = await mail.tree_changes(USER)
-            ours = {one.name: one.guid.hex() for one in changes.folders if not one.deleted and one.name != "INBOX"}
-            assert ours == {name: guid for name, (guid, _) in server.folders(USER).items()}
-            assert ours == {name: guid for name, (guid, _) in wanted.items()}
+    async with synced(tmp_path, ("X", "X/below", "Y")) as (server, mail, master):
+        for kind, *names in map(str.split, deeds):
+            server.do("mailbox", kind, "-u", USER, *names)
+        wanted = server.folders(USER)
+        for _ in range(2):
+            assert (await master.sync()).returncode in {0, 2}
+        ours = await guids(mail)
+        assert ours == {name: guid for name, (guid, _) in server.folders(USER).items()}
+        assert ours == {name: guid for name, (guid, _) in wanted.items()}

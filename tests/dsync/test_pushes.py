@@ -259,7 +259,7 @@ async def join_for(most_bytes: int, one: trio.SocketStream, other: trio.SocketSt
 
 @needs_dovecot
 @pytest.mark.parametrize("trouble", ["held", "unknown for now"])
-async def test_what_a_round_owes_is_done_later(tmp_path: Path, trouble: str) -> None:
+async def test_what_a_round_owes_is_done_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str) -> None:
     """A round that meets a user in another sync, or a directory that is down, leaves what it was to look at."""
     users, met = Names(USER), trio.Event()
     ask = users.ask
@@ -290,7 +290,7 @@ async def test_what_a_round_owes_is_done_later(tmp_path: Path, trouble: str) -> 
                 await until_equal(server, mail)
                 await trio.sleep(QUIET_S)
             server.do("flags", "add", "-u", USER, "\\Flagged", "mailbox", "INBOX", "all")
-            users.ask = ask_in_vain  # type: ignore[method-assign]
+            monkeypatch.setattr(users, "ask", ask_in_vain)
             async with trio.open_nursery() as nursery:
                 held = ExitStack()
                 if trouble == "held":

@@ -158,10 +158,10 @@ async def never(_common_uid: int, _common_modseq: int, /) -> bool:
 
 @needs_dovecot
 async def test_syncs_that_are_never_done_are_repeated_a_few_times(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replica = Tangled()
-    replica.create(INBOX, b"\x0a" * 16).can_tell_since = never  # type: ignore[method-assign]
+    monkeypatch.setattr(replica.create(INBOX, b"\x0a" * 16), "can_tell_since", never)
     with listening_dovecot() as (_, address):
         replica.note_full_sync(str(address))
         async with node_of(tmp_path, [USER]) as mail:

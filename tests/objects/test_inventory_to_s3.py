@@ -79,7 +79,9 @@ def test_complete_inventory_is_not_overwritten(
         target_of(url, endpoint, tmp_path).prepare(overwrite=True)
 
 
-def test_failed_inventory_is_removed(node: MemoryNode, server: Address, url: str, tmp_path: Path) -> None:
+def test_failed_inventory_is_removed(
+    node: MemoryNode, server: Address, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     endpoint = f"http://{server.host}:{server.port}"
     broken = target_of(url, endpoint, tmp_path)
     store, before = ObjectStore(url, Environment(), endpoint), list[str]()
@@ -93,7 +95,7 @@ def test_failed_inventory_is_removed(node: MemoryNode, server: Address, url: str
             raise ObjectStoreError("the server is gone")
         return original(name)
 
-    broken.writing = writing  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(broken, "writing", writing)
     with pytest.raises(ObjectStoreError, match="the server is gone"):
         InventoryWriter(node.connection, broken, Listener(), dc7).write(ORDER)
     assert MARK.fullmatch(before.pop(0)), before

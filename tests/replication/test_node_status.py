@@ -297,7 +297,7 @@ async def test_not_healthy_while_the_disk_hangs(tmp_path: Path, autojump_clock: 
 
 @pytest.mark.parametrize("is_broken", [False, True])
 async def test_all_who_ask_for_health_share_one_trial_of_the_disk(
-    tmp_path: Path, autojump_clock: MockClock, *, is_broken: bool
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, *, is_broken: bool
 ) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes:
         node, trials = nodes["dc1"], 0
@@ -311,7 +311,7 @@ async def test_all_who_ask_for_health_share_one_trial_of_the_disk(
             trials += 1
             tried()
 
-        node.store.attachments.try_to_write = counted  # type: ignore[method-assign]
+        monkeypatch.setattr(node.store.attachments, "try_to_write", counted)
         if is_broken:
             shutil.rmtree(attachments)
             attachments.write_bytes(b"no directory")

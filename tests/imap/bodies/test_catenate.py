@@ -1,4 +1,3 @@
-# ruff: noqa: ARG001 - a test requests the fixture `inbox` for its effect
 """APPEND of parts that the store has (RFC 4469)."""
 
 from __future__ import annotations
@@ -53,6 +52,12 @@ async def inbox(mail: HookedMail) -> Folder:
     inbox = await fill(mail, body=DRAFT)
     await mail.create_folder("alice", "new")
     return inbox
+
+
+@pytest.fixture
+def served_with_draft(served: ImapServices, inbox: Folder) -> ImapServices:  # noqa: ARG001 - for its effect
+    """Return the services once INBOX has the draft."""
+    return served
 
 
 async def added(mail: HookedMail) -> list[bytes]:
@@ -113,7 +118,7 @@ async def send(client: Client, chunks: Iterable[tuple[bytes, bytes | None]], wai
 @pytest.mark.parametrize("sizes", spread(4, product(SIZES, repeat=2)))
 @pytest.mark.parametrize("waiting", spread(6, range(16)))
 async def test_all_kinds_of_literals_mix(
-    mail: HookedMail, served: ImapServices, inbox: Folder, sizes: tuple[int, ...], waiting: int
+    mail: HookedMail, served_with_draft: ImapServices, sizes: tuple[int, ...], waiting: int
 ) -> None:
     one, two = (letter * size for letter, size in zip((b"x", b"y"), sizes, strict=True))
     chunks = [
@@ -125,7 +130,7 @@ async def test_all_kinds_of_literals_mix(
         (b" TEXT ", two),
         (b")\r\n", None),
     ]
-    async with connected(served) as client:
+    async with connected(served_with_draft) as client:
         await client.log_in("alice")
         answer = await send(client, chunks, waits=lambda number: bool(waiting >> number % 4 & 1))
         assert answer.endswith(" 1:3] Appended")
@@ -133,14 +138,14 @@ async def test_all_kinds_of_literals_mix(
     assert await added(mail) == [one + b"Hello" + two + b"Subject", b"whole", b"H" + two]
 
 
-async def test_command_may_come_octet_by_octet(mail: HookedMail, served: ImapServices, inbox: Folder) -> None:
+async def test_command_may_come_octet_by_octet(mail: HookedMail, served_with_draft: ImapServices) -> None:
     command = (
         b"a APPEND new CATENATE ("
         + text(b"one")
         + b' URL "/INBOX/;UID=1/;SECTION=1" URL {24+}\r\n/INBOX/;UID=1/;SECTION=1'
         b" " + text(b"x" * (WHOLE_LITERAL_BYTES + 1)) + b") {3+}\r\ntwo\r\nb NOOP\r\n"
     )
-    async with connected(served) as client:
+    async with connected(served_with_draft) as client:
         await client.log_in("alice")
         for start in range(200):
             await client.send(command[start : start + 1])
@@ -168,11 +173,11 @@ async def test_command_may_come_octet_by_octet(mail: HookedMail, served: ImapSer
     ],
 )
 async def test_bad_url_leaves_out_all(  # noqa: PLR0917 - fixtures and parameters
-    mail: HookedMail, served: ImapServices, inbox: Folder, sign: str, size: int, url: str, why: str
+    mail: HookedMail, served_with_draft: ImapServices, sign: str, size: int, url: str, why: str
 ) -> None:
     """RFC 4469 section 4.1: a client that waits hears at once."""
     mail.sinks = sinks = SinkLog()
-    async with connected(served) as client:
+    async with connected(served_with_draft) as client:
         await client.log_in("alice")
         await client.send(f'a APPEND new {{3+}}\r\nabc CATENATE (URL "{url}" TEXT {{{size}{sign}}}\r\n')
         if sign:
@@ -190,9 +195,9 @@ async def test_bad_url_leaves_out_all(  # noqa: PLR0917 - fixtures and parameter
     "rest", [b"", b" ", b"URL x)", b" URL", b" {3+}\r\nabc)", b" TEXT x)", b" (URL x)", b")x", b") ()"]
 )
 async def test_bad_syntax_after_a_part_leaves_out_all(
-    mail: HookedMail, served: ImapServices, inbox: Folder, first: bytes, rest: bytes
+    mail: HookedMail, served_with_draft: ImapServices, first: bytes, rest: bytes
 ) -> None:
-    async with connected(served) as client:
+    async with connected(served_with_draft) as client:
         await client.log_in("alice")
         await client.send(b"a APPEND new CATENATE (" + first + rest + b"\r\n")
         assert (await client.line()).startswith("a BAD Expected ")
@@ -200,10 +205,10 @@ async def test_bad_syntax_after_a_part_leaves_out_all(
     assert await added(mail) == []
 
 
-async def test_url_is_relative_to_the_selected_mailbox(mail: HookedMail, served: ImapServices, inbox: Folder) -> None:
+async def test_url_is_relative_to_the_selected_mailbox(mail: HookedMail, served_with_draft: ImapServices) -> None:
     folder = await mail.create_folder("alice", "a/b")
     await mail.save(folder, NewMessage(b"in b"))
-    async with connected(served) as client:
+    async with connected(served_with_draft) as client:
         await client.log_in("alice", "a/b")
         for url in (";UID=1", "b/;UID=1", "/a/b/;UID=1"):
             assert (await client.run(f"APPEND new CATENATE (URL {url})"))[-1].startswith("t OK ")
@@ -211,8 +216,8 @@ async def test_url_is_relative_to_the_selected_mailbox(mail: HookedMail, served:
     assert await added(mail) == [b"in b"] * 3
 
 
-async def test_nobody_elses_mail_is_named(mail: HookedMail, served: ImapServices, inbox: Folder) -> None:
-    async with connected(served) as client:
+async def test_nobody_elses_mail_is_named(mail: HookedMail, served_with_draft: ImapServices) -> None:
+    async with connected(served_with_draft) as client:
         await client.log_in("bob")
         for url in ("/INBOX/;UID=1", "/alice/INBOX/;UID=1", "//alice@localhost/INBOX/;UID=1", "/../alice/INBOX/;UID=1"):
             assert (await client.run(f"APPEND INBOX CATENATE (URL {url})"))[-1].startswith("t NO [BADURL ")
@@ -220,11 +225,11 @@ async def test_nobody_elses_mail_is_named(mail: HookedMail, served: ImapServices
 
 
 @in_the_core
-async def test_message_has_its_largest_size(mail: HookedMail, served: ImapServices, inbox: Folder) -> None:
+async def test_message_has_its_largest_size(mail: HookedMail, served_with_draft: ImapServices) -> None:
     """RFC 4469 section 4.2, RFC 7889: nothing is read that would be too much."""
     mail.sinks = sinks = SinkLog()
     whole = len(DRAFT)
-    async with connected(dataclasses.replace(served, max_message_bytes=2 * whole)) as client:
+    async with connected(dataclasses.replace(served_with_draft, max_message_bytes=2 * whole)) as client:
         await client.log_in("alice")
         url = "URL /INBOX/;UID=1"
         assert (await client.run(f"APPEND new CATENATE ({url} {url})"))[-1].startswith("t OK ")
@@ -240,8 +245,8 @@ async def test_message_has_its_largest_size(mail: HookedMail, served: ImapServic
     assert len(await added(mail)) == 1
 
 
-async def test_urls_have_limits(mail: HookedMail, served: ImapServices, inbox: Folder) -> None:
-    async with connected(served) as client:
+async def test_urls_have_limits(mail: HookedMail, served_with_draft: ImapServices) -> None:
+    async with connected(served_with_draft) as client:
         await client.log_in("alice")
         parts = ["URL /INBOX/;UID=1/;PARTIAL=0.1"] * (MAX_STORED_PARTS + 1)
         assert (await client.run(f"APPEND new CATENATE ({' '.join(parts[1:])})"))[-1].startswith("t OK ")

@@ -214,7 +214,7 @@ def test_kept_name_is_the_same_for_all_spellings() -> None:
 
 
 async def test_message_that_is_gone_is_left_out(
-    served: ImapServices, mail: HookedMail, autojump_clock: MockClock
+    served: ImapServices, mail: HookedMail, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill_inbox(mail, range(1, 9))
     view = await served.mail.open_mailbox(await mail.folder("alice", "INBOX"))
@@ -227,7 +227,7 @@ async def test_message_that_is_gone_is_left_out(
                 await expunge(view, UidSet.of([6]))
             return found
 
-        served.mail.outlines = expunging  # type: ignore[method-assign, assignment]
+        monkeypatch.setattr(served.mail, "outlines", expunging)
         async with connected(served) as client:
             await client.log_in("alice", "INBOX")
             said = await client.run("FETCH 1:* (UID BODYSTRUCTURE)")

@@ -61,7 +61,9 @@ async def test_health_is_known_even_if_nobody_asks_for_it(tmp_path: Path, autoju
         assert known(node.registry, "healthy") == 1
 
 
-async def test_node_tries_its_disk_seldom_for_the_metric(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_node_tries_its_disk_seldom_for_the_metric(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with cluster(tmp_path, autojump_clock, 1) as nodes, refreshed(nodes["dc1"]):
         node, tried = nodes["dc1"], 0
         try_to_write = node.store.attachments.try_to_write
@@ -71,7 +73,7 @@ async def test_node_tries_its_disk_seldom_for_the_metric(tmp_path: Path, autojum
             tried += 1
             try_to_write()
 
-        node.store.attachments.try_to_write = count  # type: ignore[method-assign]
+        monkeypatch.setattr(node.store.attachments, "try_to_write", count)
         await trio.sleep(10 * timing.NODE_METRICS_TRY_EVERY_S)
         assert 9 <= tried <= 10
 
