@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -33,12 +32,11 @@ from protocol.stream_codec import (
 )
 from replicator.replication import timing
 from replicator.replication.links.expected_replies import has_large_reply, patience_s
+from replicator.replication.links.mailbox_numbers import ReceivedNumbers, SentNumbers
 from replicator.runtime.environment import ThreadRunner
 from replicator.runtime.process.loop_watch import doing
 from replicator.runtime.signals import Signal
-from replicator.store.db.entry_validation import USER_MAX_BYTES
 from replicator.store.db.queries import MailboxKey
-from resync.entry import tree_id
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +45,6 @@ RECEIVE_BYTES = 1 << 17
 # again that is being sent: at 150 KB/s that takes a second. Behind a long batch (`entry_batch`) it takes two.
 OUTPUT_BYTES = 1 << 16
 OUTPUT_MAX_BYTES = OUTPUT_BYTES + (80 << 20)  # one message, and what does not wait for room; beyond it the link ends
-MAX_NUMBERS = 10_000  # mailboxes that have a number in one direction; the least recently used one gives up its number
 CHUNKS_AT_ONCE = 64  # requested of the peer: leaves room for other requests however many attachments are fetched
 OFFERS_AT_ONCE = 2  # made to the peer: one fills the line, and the next begins while that one ends
 LARGE_REPLIES_AT_ONCE = 8  # to the peer: each is in memory until it is sent
@@ -135,8 +132,8 @@ class PeerLink:
         self._turn = trio.Lock()  # fair, so that the sender of a long log is not always first
         self._tags = 0
         self._pending: dict[str, trio.MemorySendChannel[Reply]] = {}
-        self._numbers: OrderedDict[MailboxKey, int] = OrderedDict()
-        self._keys: dict[int, MailboxKey] = {}
+        self._sent_numbers = SentNumbers()
+        self._received_numbers = ReceivedNumbers()
         self._requests = 0  # of the peer so far
         self._answering: set[int] = set()  # those of them that are being answered, by number
         self._answered = Signal()
@@ -173,24 +170,19 @@ class PeerLink:
 
         `name` is for people only.
         """
-        known = self._numbers.get(key)
-        if known is not None:
-            self._numbers.move_to_end(key)
-            return known
-        number = len(self._numbers) + 1
-        if number > MAX_NUMBERS:
-            _, number = self._numbers.popitem(last=False)
-        self._numbers[key] = number
-        self.post(Mbox(number, key.user, name, key.mailbox_id, key.uidvalidity))
+        number = self._sent_numbers.use(key)
+        if number is None:
+            number = self._sent_numbers.give(key)
+            self.post(Mbox(number, key.user, name, key.mailbox_id, key.uidvalidity))
         return number
 
     def is_numbered(self, key: MailboxKey) -> bool:
         """Return True if the mailbox has a number in this direction."""
-        return key in self._numbers
+        return key in self._sent_numbers
 
     def numbers(self, *, sent: bool) -> dict[int, MailboxKey]:
         """Return the mailboxes by the numbers that this node, or the peer, has given them; for observers."""
-        return {number: key for key, number in self._numbers.items()} if sent else dict(self._keys)
+        return (self._sent_numbers if sent else self._received_numbers).mailboxes()
 
     async def room(self, *, for_long: bool = False) -> None:
         """Return when the output queue has room, one caller after the other. Raises LinkDownError.
@@ -251,10 +243,7 @@ class PeerLink:
 
     def key_of(self, number: int) -> MailboxKey:
         """Return the mailbox to which the peer gave this number. Raises ProtocolError if there is none."""
-        key = self._keys.get(number)
-        if key is None:
-            raise ProtocolError(f"no MBOX has assigned mailbox number {number}")
-        return key
+        return self._received_numbers.key_of(number)
 
     async def run(self, handler: LinkHandler, *, heartbeat_s: float, timeout_s: float) -> None:
         """Read, write and keep alive until the link ends; then return.
@@ -305,7 +294,7 @@ class PeerLink:
                 if (waiting := self._pending.pop(tag, None)) is not None:
                     waiting.send_nowait(reply)
             case Request(tag, Mbox() as command):
-                self._learn(command)
+                self._received_numbers.learn(command)
                 if tag is not None:
                     self._serve(handler, nursery, tag, command)
             case Request(None, command):
@@ -318,15 +307,6 @@ class PeerLink:
                 self._serve(handler, nursery, tag, command)
             case ContinuationNeeded():
                 self._append(self._encoder.continuation())
-
-    def _learn(self, mbox: Mbox) -> None:
-        if not 0 < mbox.number <= MAX_NUMBERS:
-            raise ProtocolError(f"mailbox number {mbox.number} is not between 1 and {MAX_NUMBERS}")
-        if mbox.uidvalidity == 0 and mbox.mailbox_id != tree_id(mbox.user):
-            raise ProtocolError(f"mailbox number {mbox.number} is a tree whose id does not belong to its user")
-        if len(mbox.user.encode()) > USER_MAX_BYTES:
-            raise ProtocolError(f"mailbox number {mbox.number}: its user's name is longer than {USER_MAX_BYTES} bytes")
-        self._keys[mbox.number] = MailboxKey.of(mbox)
 
     def _serve(self, handler: LinkHandler, nursery: trio.Nursery, tag: str, command: Command) -> None:
         if len(self._answering) >= MAX_REQUESTS:

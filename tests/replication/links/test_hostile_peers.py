@@ -46,7 +46,8 @@ from protocol.commands import (
 from protocol.stream_codec import Request, Response
 from protocol.values import UID_MAX, Dot, UidSet
 from replicator.replication.links.entry_codec import MAX_CHANGES, Arrived
-from replicator.replication.links.link import COMMANDS_AT_ONCE, MAX_NUMBERS
+from replicator.replication.links.link import COMMANDS_AT_ONCE
+from replicator.replication.links.mailbox_numbers import MAX_NUMBERS
 from replicator.replication.writes.requests import SAVE_ALL_BYTES
 from replicator.store.bodies.body_rows import StoredBody
 from resync.entry import NOWHERE, pack_values, tree_id

@@ -199,7 +199,7 @@ async def test_restored_link_carries_only_missing_entries(tmp_path: Path, autoju
 async def test_links_reuse_the_least_recently_used_mailbox_number(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replicator.replication.links.link.MAX_NUMBERS", 2)
+    monkeypatch.setattr("replicator.replication.links.mailbox_numbers.MAX_NUMBERS", 2)
     async with cluster(tmp_path, autojump_clock, 2) as nodes:
         names = [f"F{number}" for number in range(5)]
         for name in names:
