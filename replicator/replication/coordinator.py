@@ -44,7 +44,7 @@ from replicator.replication.convergence.overdue_entries import OverdueEntries
 from replicator.replication.convergence.reconciliation import Reconciliation
 from replicator.replication.convergence.state_transfer import StateTransfer
 from replicator.replication.links.connections import Connections, Dial
-from replicator.replication.links.handshake import REBUILDING, Certify
+from replicator.replication.links.handshake import Certify
 from replicator.replication.links.link import LinkDownError, PeerLink
 from replicator.replication.links.object_entries import RemoteEntries
 from replicator.replication.links.rival_runs import HOW_TO_PART
@@ -56,6 +56,7 @@ from replicator.replication.log.settled import SettledLogs
 from replicator.replication.mastership.elections import Elections
 from replicator.replication.mastership.handover import Handover
 from replicator.replication.mastership.mastership import Mastership
+from replicator.replication.mastership.reach import Reach
 from replicator.replication.mastership.stall_detector import StallDetector
 from replicator.replication.peer_requests import PeerRequests
 from replicator.replication.startup.mailbox_readiness import Readiness
@@ -119,7 +120,6 @@ class Coordinator:
             is_new=is_new,
             patience_s=config.mastership.timeout_s,
         )
-        self._met_others = trio.Event()  # set once this node, which may be behind, has met its peers or had time to
         self._stall_detector = StallDetector(
             # A peer may have received the last sign of life one heartbeat before this node stood still.
             config.mastership.timeout_s - config.mastership.heartbeat_s,
@@ -137,8 +137,15 @@ class Coordinator:
             routes_changed=self._routes_changed,
             outlived=self._outlived,
         )
+        self.reach = Reach(
+            self.elections.table,
+            peers=peers,
+            links=lambda: self.connections.links,
+            removed=config.node.removed,
+            admitted=self.admission.met,
+        )
         self.lagging_peers = LaggingPeers(self.elections.owed, config.mastership.timeout_s, timing.STALLED_S)
-        self.durability = Durability(config.durability, self._others, self.lagging_peers)
+        self.durability = Durability(config.durability, self.reach.copy_holders, self.lagging_peers)
         self.mastership = Mastership(
             config.mastership, self.elections, peers=peers, pulse=self._stall_detector, catch_up=self._catch_up
         )
@@ -183,7 +190,7 @@ class Coordinator:
             self.reconciliation,
             lambda: self.connections.links,
             compare_all=self.anti_entropy.compare,
-            met_others=self._met_others,
+            met_others=self.reach.met_others,
             timeout_s=config.mastership.timeout_s,
         )
         self.router = Router(
@@ -192,7 +199,7 @@ class Coordinator:
             self.handover,
             self.durability,
             self.prestage,
-            met_others=self._met_others,
+            met_others=self.reach.met_others,
             wait_to_number=self.readiness.wait_to_number,
             metrics=metrics.changes,
         )
@@ -236,13 +243,12 @@ class Coordinator:
             store,
             self.feeds,
             self.mastership,
+            self.reach,
             fork_merger=self.fork_merger,
             reconciliation=self.reconciliation,
             fork_scheduler=self.fork_scheduler,
             handover=self.handover,
             abandoned=AbandonedEntries(store, self.bodies, self.carry_out, environment.new_guid),
-            is_whole=self._is_whole,
-            are_all_here=self._are_all_here,
         )
         self._peer_requests = PeerRequests(
             store,
@@ -281,10 +287,8 @@ class Coordinator:
             nursery.start_soon(self.log_truncation.run)
             nursery.start_soon(self.readiness.run)
             await self.admission.run()
-            self._note_component()
-            with trio.move_on_after(mastership.timeout_s):
-                await self._met_others.wait()
-            self._met_others.set()
+            self.durability.changed()
+            await self.reach.meet_others(mastership.timeout_s)
 
     def reconfigure(self, config: Config) -> None:
         """Take over peers, removed nodes, priority and durability of another configuration; all else stays as it is.
@@ -293,6 +297,7 @@ class Coordinator:
         """
         node = replace(self.config.node, removed=config.node.removed, priority=config.node.priority)
         self.config = replace(self.config, node=node, peers=config.peers, durability=config.durability)
+        self.reach.removed = node.removed
         self.elections.reconfigure(node.priority, node.removed)
         self.durability.config = config.durability
         self.prestage.wanted = config.durability.copies - 1
@@ -300,7 +305,7 @@ class Coordinator:
         self.store.take_share(share_of(self.sid, self.connections.peers))
         self.mastership.note_met()
         self.admission.peers_changed()
-        self._note_component()
+        self._reach_changed()
 
     async def leave(self) -> None:
         """Number nothing any more, and wait until the peers have all that this node has numbered, and their replies.
@@ -355,7 +360,7 @@ class Coordinator:
         self.elections.link_up(link)
         self.settled_logs.link_up(link)
         self.admission.linked(link)
-        self._note_component()
+        self._reach_changed()
         task_status.started()
         await feed.run()
 
@@ -363,14 +368,14 @@ class Coordinator:
         """See `LinkOwner`."""
         self.feeds.end(link)
         self.elections.link_down(link.sid)
-        self._note_component()
+        self._reach_changed()
 
     async def notice(self, link: PeerLink, command: Command) -> None:
         """See `LinkHandler`."""
         match command:
             case Links() | Root() | Dropped():
                 self.elections.received(link, command)
-                self._note_component()
+                self._reach_changed()
             case Ack():
                 self.acknowledgements.received(link, command)
             case Hello():
@@ -398,30 +403,13 @@ class Coordinator:
 
     # ---- upkeep
 
-    def _others(self) -> list[str]:
-        """Return the nodes in reach whose disks count as copies: the disk of a removed node will be discarded."""
-        gone = {self.sid, *self.config.node.removed}
-        return [sid for sid in self.mastership.table.component if sid not in gone]
-
     def _links_kept_up_with(self) -> list[PeerLink]:
         """Return the links to nodes that get an entry soon after it is numbered."""
         return [link for link in self.connections.links if link.sid not in self.lagging_peers]
 
-    def _note_component(self) -> None:
+    def _reach_changed(self) -> None:
         self.durability.changed()
-        if self._is_whole() and self.admission.met.is_set():
-            self._met_others.set()
-
-    def _is_whole(self) -> bool:
-        """Return True if all configured nodes can be reached."""
-        return self.connections.peers.keys() <= set(self.mastership.table.component)
-
-    def _are_all_here(self) -> bool:
-        """Return True if all nodes can be reached, even those linked only to others, and no peer is being rebuilt."""
-        are_sound = not any(REBUILDING in link.hello.capabilities for link in self.connections.links)
-        return (
-            self._is_whole() and are_sound and set(self.mastership.table.sids) <= set(self.mastership.table.component)
-        )
+        self.reach.changed()
 
     def _run_of(self, sid: str) -> str | None:
         return self.mastership.table.origin_of(sid)

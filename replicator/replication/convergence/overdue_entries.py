@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +31,7 @@ from replicator.replication.links.link import LinkDownError
 from replicator.replication.log.feeds import Feeds
 from replicator.replication.mastership.handover import Handover
 from replicator.replication.mastership.mastership import Mastership
+from replicator.replication.mastership.reach import Reach
 from replicator.replication.parallel import in_turns
 from replicator.store.db import chain as chains
 from replicator.store.db import queries
@@ -69,36 +70,30 @@ class Case:
 
 
 class OverdueEntries:
-    """The search for overdue entries, and their handling. Belongs to the event loop.
-
-    `is_whole` returns True if all configured nodes can be reached; `are_all_here`, if in addition all nodes that others
-    know can be reached, and none is being rebuilt, so that what no node has is lost.
-    """
+    """The search for overdue entries, and their handling. Belongs to the event loop."""
 
     def __init__(
         self,
         store: Store,
         feeds: Feeds,
         mastership: Mastership,
+        reach: Reach,
         *,
         fork_merger: ForkMerger,
         reconciliation: Reconciliation,
         fork_scheduler: ForkScheduler,
         handover: Handover,
         abandoned: AbandonedEntries,
-        is_whole: Callable[[], bool],
-        are_all_here: Callable[[], bool],
     ) -> None:
         self._store = store
         self._feeds = feeds
         self._mastership = mastership
+        self._reach = reach
         self._fork_merger = fork_merger
         self._reconciliation = reconciliation
         self._fork_scheduler = fork_scheduler
         self._handover = handover
         self._abandoned = abandoned
-        self._is_whole = is_whole
-        self._are_all_here = are_all_here
         self._since: dict[Dot, float] = {}  # when an entry was first seen waiting with all nodes linked
         self._went_on = -math.inf  # when one that had waited for long was last seen to wait no longer
         self._cases: dict[bytes, Case] = {}
@@ -159,7 +154,7 @@ class OverdueEntries:
         Empty while a node is out of reach: cases that were overdue before stay open, but nothing is done about them.
         """
         waiting, now = self._store.waiting, trio.current_time()
-        if not self._is_whole():
+        if not self._reach.has_all_peers():
             self._since.clear()
             for case in self._cases.values():
                 case.begin_again()
@@ -229,7 +224,8 @@ class OverdueEntries:
         """Abandon the chain's entries when due, since no node shows them and no reachable node can replay them."""
         case, overdue = self._cases.get(key.mailbox_id), self._overdue().get(key.mailbox_id, [])
         is_time = case is not None and trio.current_time() >= case.since + timing.OVERDUE_ABANDON_S
-        if not (overdue and is_time and self._are_all_here()):
+        # If a node that others know were out of reach, or being rebuilt, it might have what the entries lack.
+        if not (overdue and is_time and self._reach.has_all_nodes()):
             return
         try:
             done = await self._abandoned.abandon(key, overdue)
