@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import socket
 import ssl
 import sys
@@ -17,6 +16,7 @@ import trio
 from replicator.config import Address, PeerAddress, PeerConfig, SocketPath
 from replicator.network.certificates import Certificates
 from replicator.network.tls_stream import TlsStream
+from replicator.runtime.failed_connections import reason_of
 from replicator.runtime.files.file_modes import PRIVATE_FILE
 
 log = logging.getLogger(__name__)
@@ -192,20 +192,3 @@ def _host(stream: trio.SocketStream) -> str:
     except OSError:  # it has gone already
         return "a closed connection"
     return str(name[0]) if name else "a program on this machine"  # that is at the end of a socket without a name
-
-
-def reason_of(error: OSError) -> str:
-    """Return the reasons of a failed connection, joined.
-
-    Trio reports that all attempts failed, one for each address of a name, and keeps the reasons in the cause.
-    """
-    cause = error.__cause__
-    attempts = cause.exceptions if isinstance(cause, BaseExceptionGroup) else (cause or error,)
-    return "; ".join(dict.fromkeys(map(_plain, attempts)))
-
-
-def _plain(error: BaseException) -> str:
-    """Return the system's text for an error. A failed name look-up has a negative number and its own text."""
-    if not isinstance(error, OSError) or error.errno is None:
-        return str(error)
-    return os.strerror(error.errno) if error.errno > 0 else str(error.strerror)

@@ -15,6 +15,7 @@ import h11
 import trio
 
 from protocol.units import KIB
+from replicator.runtime.failed_connections import reason_of
 
 DEADLINE_S = 10.0
 """Seconds for the name look-up, TLS and the answer together: a client that logs in may be waiting."""
@@ -75,8 +76,8 @@ async def _answered(
         if isinstance(cause, ssl.SSLCertVerificationError):
             raise HttpsError(f"the server's certificate cannot be verified: {cause.verify_message}") from error
         raise HttpsError(f"the connection broke: {cause or error}") from error
-    except (OSError, UnicodeError) as error:  # UnicodeError: a name that cannot be looked up
-        raise HttpsError(f"there is no connection: {error}") from error
+    except (OSError, UnicodeError) as error:
+        raise HttpsError(f"there is no connection: {reason_of(error)}") from error
 
 
 async def _exchanged(

@@ -14,9 +14,9 @@ import trio
 from replicator.config import Address
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.wire.values import TAB, escape
-from replicator.network.streams import reason_of
 from replicator.network.tls_stream import NOT_TLS
 from replicator.runtime.addresses import client_address
+from replicator.runtime.failed_connections import reason_of
 
 CONNECT_S = 15.0
 COMMAND_S = 60.0
