@@ -21,6 +21,7 @@ from replicator.dsync.rules.mails.comparison import Told
 from replicator.dsync.rules.mails.flags import FlagChanges
 from replicator.dsync.rules.mails.merging import plan_merge
 from replicator.dsync.rules.mails.plan import Known, Plan
+from replicator.dsync.rules.tree import Delete
 from replicator.dsync.wire.items import (
     Attribute,
     ChangeType,
@@ -220,6 +221,29 @@ class Memory:
     flags: int = 0
     uids: int = 0
     expunged: int = 0
+
+
+async def memory_of_deletion(path: Path, mails: int) -> int:
+    """Return the bytes that it takes to delete a folder of so many mails, of which Dovecot has never seen the half."""
+    async with one_node(path) as mail, node_replicas(mail, now_ms)(USER) as replica:
+        work = await mail.create_folder(USER, "Work")
+        texts = [b"Subject: %d\r\n\r\n" % number for number in range(mails)]
+        for first in range(0, mails, TOGETHER):
+            await mail.save_all(work, [NewMessage(text) for text in texts[first : first + TOGETHER]])
+        await replica.tree()
+        step = Delete(("Work",), work.mailbox_id, mails // 2)
+        most, stays = await memory(partial(replica.carry_out, step))
+        assert await mail.bodies(USER, "Work") == texts[mails // 2 :]
+    return most - stays
+
+
+async def test_a_large_folder_is_deleted_in_parts(tmp_path: Path) -> None:
+    """A listing takes some 50 bytes for each mail more, and the database works on some mails at a time."""
+    paths = {mails: tmp_path / str(mails) for mails in (FEW, MORE)}
+    for path in paths.values():
+        await trio.Path(path).mkdir()
+    few, many = [await memory_of_deletion(path, mails) for mails, path in paths.items()]
+    assert (many - few) / (MORE - FEW) < 300
 
 
 async def listed(mail: HookedMail) -> Listing:

@@ -21,9 +21,8 @@ from replicator.dsync.users import Syncing
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailChange, TreeNode
 from replicator.errors import FolderNotFoundError, UnavailableError
-from replicator.mail.listing import ListedMessage
+from replicator.mail.listing import ListedMessage, Listing
 from replicator.mail.mailstore import Folder, NewMessage, SavedMessage
-from replicator.mail.view import MailboxView
 from tests.dsync.dovecot import MAILDIR, PASSWORD, SDBOX, Dovecot, dovecot, needs_dovecot
 from tests.dsync.memory_replica import MemoryReplica
 from tests.dsync.scripted import scripted_master
@@ -348,16 +347,18 @@ async def test_mail_that_comes_while_a_sync_deletes_its_folder_stays(
 ) -> None:
     async with one_node(tmp_path) as mail, node_replicas(mail, now_ms)(USER) as replica:
         work = await mail.create_folder(USER, "Work")
-        await mail.save(work, NewMessage(b"Subject: seen\r\n\r\n"))
+        for text in (b"seen", b"placed anew"):
+            await mail.save(work, NewMessage(b"Subject: %s\r\n\r\n" % text))
         delete_seen = mail.delete_seen
 
-        async def delete_late(view: MailboxView) -> None:
+        async def delete_late(folder: Folder, seen: Listing) -> None:
             await mail.save(work, NewMessage(b"Subject: late\r\n\r\n"))
-            await delete_seen(view)
+            await mail.renumber(await mail.open_mailbox(work), {2: 4})
+            await delete_seen(folder, seen)
 
         monkeypatch.setattr(mail, "delete_seen", delete_late)
-        await replica.carry_out(Delete(("Work",), work.mailbox_id, 1))
-        assert await mail.bodies(USER, "Work") == [b"Subject: late\r\n\r\n"]
+        await replica.carry_out(Delete(("Work",), work.mailbox_id, 2))
+        assert await mail.bodies(USER, "Work") == [b"Subject: late\r\n\r\n", b"Subject: placed anew\r\n\r\n"]
 
 
 async def test_a_sync_may_end_while_it_moves_mail_of_a_deleted_folder(
@@ -369,7 +370,7 @@ async def test_a_sync_may_end_while_it_moves_mail_of_a_deleted_folder(
             await mail.save(work, NewMessage(b"Subject: %d\r\n\r\n" % number))
         step = Delete(("Work",), work.mailbox_id, 1)
 
-        async def fail(_view: MailboxView) -> None:
+        async def fail(_folder: Folder, _seen: Listing) -> None:
             raise UnavailableError("no node answers")
 
         with monkeypatch.context() as patched:

@@ -6,6 +6,7 @@ Clients of all nodes go on using the mailboxes: what they do during a sync is fo
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager, closing, suppress
@@ -14,7 +15,6 @@ from typing import BinaryIO
 
 import trio
 
-from protocol.values import UID_MAX, UidSet
 from replicator.dsync.node_mail.held_up import HeldUp
 from replicator.dsync.node_mail.known_uids import knows_all
 from replicator.dsync.node_mail.last_syncs import LastSync, LastSyncFiles, LastSyncs
@@ -32,8 +32,6 @@ from replicator.mail.scratch import Scratch
 
 HOLDS_UP = "Mail after it waits: `replicator scrub` fetches bodies from other nodes; expunge a mail that is lost"
 """Advice about a mail that cannot be read."""
-
-ALL_UIDS = UidSet(((1, UID_MAX),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,15 +159,16 @@ class MailReplica:
         folder = await self._known_as(guid)
         if folder is None or folder.name == INBOX:  # which it may have become meanwhile
             return
-        shown = await self._mail.part_of(folder, ALL_UIDS)  # what comes later stays
-        unseen = await self._mail.list_messages(folder, ALL_UIDS.without(ALL_UIDS.up_to(common_uid)))
+        mails = await self._mail.list_messages(folder)  # what comes later stays
+        first_unseen = mails.first_above(common_uid)
+        seen, unseen = mails[:first_unseen], mails[first_unseen:]
         if not unseen:
-            await self._mail.delete_seen(shown)
+            await self._mail.delete_seen(folder, seen)
             return
         new = await self._beside(folder.name, guid)
-        for some in in_parts([*unseen.uids()]):
+        for some in in_parts(array("I", unseen.uids())):
             await self._mail.move(await self._mail.part_of(folder, some), some, new)
-        await self._mail.delete_seen(shown)
+        await self._mail.delete_seen(folder, seen)
         await self._mail.rename_folder(self.user, new.name, folder.name)
 
     async def _beside(self, name: str, guid: bytes) -> Folder:

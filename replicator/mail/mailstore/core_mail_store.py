@@ -61,8 +61,8 @@ class CoreMailStore(MailStore, Protocol):
         """
         ...
 
-    async def delete_seen(self, mailbox: MailboxView) -> None:
-        """Delete a folder and the messages that the view shows. With others, it stays until these are gone.
+    async def delete_seen(self, folder: Folder, seen: Listing) -> None:
+        """Delete a folder and these messages, as they were listed. With others, it stays until these are gone.
 
         Raises FolderNotFoundError.
         """

@@ -9,6 +9,7 @@ import trio
 
 from protocol.values import UID_MAX, UidSet
 from replicator.errors import ContentUnavailableError, InvalidNameError
+from replicator.mail.listing import Listing
 from replicator.mail.lookup import SeenMessages, seen
 from replicator.mail.mailstore import INBOX, BodyReader, CopiedMessages, Folder, Quota, SearchTextSlice, StoreResult
 from replicator.mail.view import MailboxView, Message
@@ -27,6 +28,9 @@ from replicator.store.db.rows import recent
 from replicator.store.db.transaction import Transaction
 from replicator.store.gc import expunged
 from replicator.store.store import Store
+
+DELETED_AT_ONCE = 500
+"""Messages of a listing that are read as a view, to be expunged: 350 KiB."""
 
 
 class ClusterMailStore(SaveOperations, SyncOperations):
@@ -49,14 +53,24 @@ class ClusterMailStore(SaveOperations, SyncOperations):
         """See `MailStore`. Removes the mail that this node has seen; a folder that holds more stays."""
         if name == INBOX:
             raise InvalidNameError("INBOX cannot be deleted")
-        await self.delete_seen(await self.open_mailbox(await self.folder(user, name)))
-
-    async def delete_seen(self, mailbox: MailboxView) -> None:
-        """See `CoreMailStore`."""
-        shown = await self._seen(mailbox, UidSet.of_ranges([(1, UID_MAX)]))
-        # In this order, so that after a failure in between the folder stays visible with its mail, not without.
-        await self._coordinator.submit(DeleteRequest(mailbox.user, mailbox.mailbox_id))
+        folder = await self.folder(user, name)
+        shown = await self._seen(await self.open_mailbox(folder), UidSet.of_ranges([(1, UID_MAX)]))
+        await self._delete(folder)
         await self.changes.expunge(shown)
+
+    async def delete_seen(self, folder: Folder, seen: Listing) -> None:
+        """See `CoreMailStore`. A merge that adds to the placements of a message gives it another UID: then it stays."""
+        await self._delete(folder)
+        for first in range(0, len(seen), DELETED_AT_ONCE):
+            some = seen[first : first + DELETED_AT_ONCE]
+            guids = {message.uid: message.guid for message in some}
+            view = await self.part_of(folder, UidSet.of(guids))
+            same = (uid for uid, message in view.messages.items() if message.guid == guids[uid])
+            await self.expunge(view, UidSet.of(same))
+
+    async def _delete(self, folder: Folder) -> None:
+        """Delete a folder, before its mail: after a failure in between it stays visible with its mail, not without."""
+        await self._coordinator.submit(DeleteRequest(folder.user, folder.mailbox_id))
 
     async def quota(self, user: str) -> Quota:
         """See `MailStore`."""

@@ -11,8 +11,10 @@ import pytest
 
 from protocol.values import Dot, UidSet
 from replicator.mail import lookup
-from replicator.mail.mailstore import Folder
+from replicator.mail.listing import Listing
+from replicator.mail.mailstore import INBOX, Folder
 from replicator.mail.view import Message, ViewChange
+from replicator.replication.cluster_mail_store import mail_store
 from replicator.replication.writes import seen_changes
 from replicator.store.db.queries import FolderRecord
 from tests.imap.client import fill
@@ -70,6 +72,23 @@ async def test_large_changes_reach_all_messages_and_no_other(tmp_path: Path, mon
         await mail.expunge(await mail.open_mailbox(other), ALL)
         assert (await mail.status(other)).messages == 0
         await mail.delete_folder("alice", "Other")
+
+
+async def test_a_folder_is_deleted_with_the_messages_that_were_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mail_store, "DELETED_AT_ONCE", 10)
+    async with one_node(tmp_path) as mail:
+        await fill(mail, messages=30)
+        work = await mail.create_folder("alice", "Work")
+        await mail.copy(await mail.open_mailbox(await mail.folder("alice", INBOX)), ALL, work)
+        listed = await mail.list_messages(work)
+        other = Listing.of(one._replace(guid=bytes(16)) if one.uid == 15 else one for one in listed[:25])
+        await mail.delete_seen(work, other)
+        assert [*(await mail.open_mailbox(work)).messages] == [15, *range(26, 31)]
+        assert (await mail.folder("alice", "Work")).mailbox_id == work.mailbox_id
+        await mail.delete_seen(work, listed)
+        assert [folder.name for folder in await mail.folders("alice")] == [INBOX]
 
 
 async def test_many_folders_are_put_in_order_in_the_thread_that_reads(
