@@ -17,6 +17,7 @@ from replicator.dsync.rules.mails.flags import FlagChanges
 from replicator.dsync.rules.tree import Step, Tree
 from replicator.dsync.wire.items import Attribute, Mailbox, MailboxState
 from replicator.mail.compact_uids import CompactUids
+from replicator.mail.guids_by_uid import GuidsByUid
 from replicator.mail.listing import ListedMessage, Listing
 from replicator.mail.scratch import Scratch
 
@@ -58,7 +59,7 @@ class ReplicaMailbox(Protocol):
         """Return those mails with these UIDs or GUIDs that were not read yet, ascending by UID."""
         ...
 
-    async def expunged(self, since: int) -> Mapping[int, bytes]:
+    async def expunged(self, since: int) -> GuidsByUid:
         """Return the GUIDs of mails expunged since a common MODSEQ, or before, by UID, as far as they are known."""
         ...
 

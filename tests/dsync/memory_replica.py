@@ -32,6 +32,7 @@ from replicator.dsync.rules.tree import (
 from replicator.dsync.wire.items import Attribute, Deletions, Mailbox, MailboxState, TreeNode
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError
 from replicator.mail.compact_uids import CompactUids
+from replicator.mail.guids_by_uid import GuidsByUid
 from replicator.mail.listing import ListedMessage, Listing
 from replicator.mail.scratch import Scratch
 
@@ -117,8 +118,8 @@ class MemoryMailbox:
             self.meanwhile = None
         return found
 
-    async def expunged(self, since: int) -> Mapping[int, bytes]:
-        return {uid: guid for uid, (modseq, guid) in self.gone.items() if modseq > since}
+    async def expunged(self, since: int) -> GuidsByUid:
+        return GuidsByUid((uid, guid) for uid, (modseq, guid) in sorted(self.gone.items()) if modseq > since)
 
     async def flag_changes(self, since: int, uids: Sequence[int]) -> Mapping[int, FlagChanges]:
         found: dict[int, FlagChanges] = {}

@@ -10,6 +10,7 @@ from replicator.dsync.rules.mails.comparison import ChangesSince, Comparison, co
 from replicator.dsync.rules.mails.flags import FlagChanges
 from replicator.dsync.rules.mails.plan import Known
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange
+from replicator.mail.guids_by_uid import GuidsByUid
 from replicator.mail.listing import ListedMessage, Listing
 
 Mails = dict[int, tuple[bytes, frozenset[str]]]
@@ -34,7 +35,7 @@ def backed_up(own: Mails, more: int, master: Mails, changes: list[MailChange], s
     for each in changes:
         reading.take(each)
     told = reading.finish()
-    known = Known(numbers(own, more), concerned(stored, told) if state is None else stored, {}, {})
+    known = Known(numbers(own, more), concerned(stored, told) if state is None else stored, GuidsByUid(), {})
     plan = plan_backup(known, numbers(master), told, state)
 
     def changes_of(uid: int) -> FlagChanges:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from replicator.dsync.users import Syncing
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailChange, TreeNode
 from replicator.errors import FolderNotFoundError, UnavailableError
+from replicator.mail.guids_by_uid import GuidsByUid
 from replicator.mail.listing import ListedMessage, Listing
 from replicator.mail.mailstore import Folder, NewMessage, SavedMessage
 from tests.dsync.dovecot import MAILDIR, PASSWORD, SDBOX, Dovecot, dovecot, needs_dovecot
@@ -83,7 +84,7 @@ async def both(path: Path, monkeypatch: pytest.MonkeyPatch, location: str = SDBO
             sides = Two(server, mail, Master(server, address), syncing)
             expunged = mail.expunged
 
-            async def changed_meanwhile(folder: Folder) -> Mapping[int, bytes]:
+            async def changed_meanwhile(folder: Folder) -> GuidsByUid:
                 found = await expunged(folder)
                 while sides.meanwhile:
                     await sides.meanwhile.pop()()

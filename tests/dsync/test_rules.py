@@ -16,6 +16,7 @@ from replicator.dsync.rules.mails.placed_mails import Placed
 from replicator.dsync.rules.mails.plan import Known, Plan
 from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange
+from replicator.mail.guids_by_uid import GuidsByUid
 from replicator.mail.listing import NO_MESSAGES, ListedMessage, Listing
 
 FLAGS = st.frozensets(st.sampled_from("abc"))
@@ -148,7 +149,7 @@ def stored(uid: int, guid: int, modseq: int = 1) -> ListedMessage:
 
 def known(*mails: ListedMessage) -> Known:
     uidnext = max(mail.uid for mail in mails) + 1
-    return Known(Mailbox(bytes(16), 1, uidnext, len(mails), uidnext, 99), Listing.of(mails), {}, {})
+    return Known(Mailbox(bytes(16), 1, uidnext, len(mails), uidnext, 99), Listing.of(mails), GuidsByUid(), {})
 
 
 def planned(own: Known, changes: list[MailChange], state: MailboxState | None = None, uidnext: int = 9) -> Plan:

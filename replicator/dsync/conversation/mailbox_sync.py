@@ -39,6 +39,7 @@ from replicator.dsync.wire.items import (
 )
 from replicator.errors import MailError
 from replicator.mail.compact_uids import CompactUids
+from replicator.mail.guids_by_uid import GuidsByUid
 from replicator.mail.listing import Listing
 
 CHANGES_MAX = 1_000_000
@@ -152,7 +153,7 @@ class MailboxSync:
             mails = await self._box.changed(self._state.last_common_uid, self._state.last_common_modseq)
         return mails[: mails.first_above(self._own.uidnext - 1)]  # the rest has just come
 
-    async def _known(self, mails: Listing, expunged: Mapping[int, bytes], *, everything: bool) -> Known:
+    async def _known(self, mails: Listing, expunged: GuidsByUid, *, everything: bool) -> Known:
         """Return what is known of the mails that the peer's changes concern, and of those that have changed.
 
         `everything`: of all, since the peer tells nothing.

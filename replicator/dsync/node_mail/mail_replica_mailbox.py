@@ -6,7 +6,9 @@ import logging
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from heapq import merge
 from itertools import chain
+from operator import itemgetter
 
 import trio
 
@@ -24,6 +26,7 @@ from replicator.dsync.wire.items import Attribute, Mailbox
 from replicator.errors import FolderExistsError, InvalidNameError, MailboxFullError, UnavailableError
 from replicator.mail.compact_uids import CompactUids
 from replicator.mail.flags import SYSTEM_FLAGS, keywords
+from replicator.mail.guids_by_uid import GuidsByUid
 from replicator.mail.last_changes import AnnotationChange, FlagChange
 from replicator.mail.listing import ListedMessage, Listing
 from replicator.mail.mailstore import INBOX, CoreMailStore, Folder, FolderStatus, NewMessage, ReceivedBody
@@ -112,21 +115,26 @@ class MailReplicaMailbox:
         of_guids = await self._mail.uids_of(self._folder, guids) if guids else UidSet()
         return await self._read.named(uids.union(CompactUids(of_guids.ranges)))
 
-    async def expunged(self, since: int) -> Mapping[int, bytes]:
+    async def expunged(self, since: int) -> GuidsByUid:
         """See `ReplicaMailbox`. The node does not know by which MODSEQ: all but those that the peer has been told."""
         last = self._last_sync
         known = NO_UIDS if last is None or not 0 < last.common_modseq <= since else last.expunged
-        found, read = await self._mail.expunged(self._folder), await self._read.uids()
-        found = {**(last.gone if last is not None else {}), **found}
+        found, read = await self._mail.expunged(self._folder, self.scratch), await self._read.uids()
+        before = sorted(last.gone.items()) if last is not None else []
 
-        def sorted_out() -> tuple[CompactUids, Mapping[int, bytes]]:
+        def sorted_out() -> tuple[CompactUids, GuidsByUid]:
             """A mail that was there as mails were read is expunged for the next sync."""
-            gone = {uid: guid for uid, guid in found.items() if uid not in read}
-            return CompactUids.ascending(sorted(gone)), {uid: guid for uid, guid in gone.items() if uid not in known}
+            uids, untold = CompactUids(), GuidsByUid(scratch=self.scratch)
+            for uid, guid in merge(before, found.items(), key=itemgetter(0)):  # of one UID, that of `found` is last
+                if uid not in read:
+                    uids.extend(uid, uid)
+                    if uid not in known:
+                        untold.add(uid, guid)
+            return uids, untold
 
-        uids, gone = await trio.to_thread.run_sync(sorted_out)
+        uids, untold = await trio.to_thread.run_sync(sorted_out)
         self._this_sync.note_expunged(uids)
-        return gone
+        return untold
 
     async def flag_changes(self, since: int, uids: Sequence[int]) -> Mapping[int, FlagChanges]:
         """See `ReplicaMailbox`. Without a memory of the last sync, changes that it made are among them."""

@@ -8,6 +8,7 @@ from typing import Protocol
 from protocol.values import UidSet
 from replicator.mail.changed_users import ChangedUsers
 from replicator.mail.compact_uids import CompactUids
+from replicator.mail.guids_by_uid import GuidsByUid
 from replicator.mail.last_changes import AnnotationChange, FlagChange, LastChange, TreeChanges
 from replicator.mail.listing import Listing
 from replicator.mail.mailstore.bodies import BodyReader
@@ -99,8 +100,8 @@ class CoreMailStore(MailStore, Protocol):
         """Return annotations as `annotations` does, removed ones included, each with its last change."""
         ...
 
-    async def expunged(self, folder: Folder) -> Mapping[int, bytes]:
-        """Return the GUIDs of messages that this node remembers as expunged, by UID."""
+    async def expunged(self, folder: Folder, scratch: Scratch | None = None) -> GuidsByUid:
+        """Return the GUIDs of messages that this node remembers as expunged, by UID. Raises DiskFullError."""
         ...
 
     async def body_of(self, folder: Folder, guid: bytes) -> BodyReader | None:

@@ -10,6 +10,7 @@ from protocol.values import UID_MAX, UidSet
 from replicator.errors import FolderNotFoundError, UnavailableError
 from replicator.mail.changed_users import ChangedUsers
 from replicator.mail.compact_uids import CompactUids
+from replicator.mail.guids_by_uid import GuidsByUid
 from replicator.mail.last_changes import AnnotationChange, FlagChange, LastChange, TreeChanges
 from replicator.mail.listing import Listing
 from replicator.mail.mailstore import Folder
@@ -122,10 +123,10 @@ class SyncOperations(FolderOperations):
         home = NOWHERE if folder is None else folder.mailbox_id
         return await self._store.read(partial(queries.annotation_changes, user=user, mailbox_id=home))
 
-    async def expunged(self, folder: Folder) -> Mapping[int, bytes]:
+    async def expunged(self, folder: Folder, scratch: Scratch | None = None) -> GuidsByUid:
         """See `CoreMailStore`."""
         await self._coordinator.readiness.wait(MailboxKey.of(folder))
-        return await self._store.read(partial(queries.expunged, mailbox_id=folder.mailbox_id))
+        return await self._store.read(partial(queries.expunged, mailbox_id=folder.mailbox_id, scratch=scratch))
 
     async def flag_changes(self, folder: Folder, uids: UidSet, above: int) -> Mapping[int, Sequence[FlagChange]]:
         """See `CoreMailStore`."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from replicator.dsync.rules.mails.flags import FlagChanges, flag_difference
 from replicator.dsync.rules.mails.placed_mails import PlacedMails
 from replicator.dsync.wire.items import Mailbox
+from replicator.mail.guids_by_uid import GuidsByUid
 from replicator.mail.listing import ListedMessage, Listing
 
 NO_CHANGES = FlagChanges()
@@ -26,7 +27,7 @@ class Known:
 
     numbers: Mailbox
     mails: Listing
-    expunged: Mapping[int, bytes]
+    expunged: GuidsByUid
     flag_changes: Mapping[int, FlagChanges]
     is_master: bool = False
     unfinished: int | None = None

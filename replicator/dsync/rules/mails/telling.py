@@ -35,7 +35,7 @@ class Account:
         return merge(self._expunges(), filter(None, map(self._change, mails)), key=attrgetter("uid"))
 
     def _expunges(self) -> Iterator[MailChange]:
-        for uid, guid in sorted(self.known.expunged.items()):
+        for uid, guid in self.known.expunged.items():
             if self.state is None or uid <= self.state.last_common_uid:
                 yield MailChange(ChangeType.EXPUNGE, uid, self.told.name_of_expunged(guid))
 

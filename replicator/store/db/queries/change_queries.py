@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import cast
 
 from protocol.values import UidSet
+from replicator.mail.guids_by_uid import GuidsByUid
 from replicator.mail.last_changes import (
     AnnotationChange,
     FlagChange,
@@ -18,6 +19,7 @@ from replicator.mail.last_changes import (
     TreeChanges,
 )
 from replicator.mail.mailstore import INBOX, Folder
+from replicator.mail.scratch import Scratch
 from replicator.store.db.queries.folder_queries import (
     SHOWN_UIDVALIDITY,
     end_of,
@@ -153,14 +155,14 @@ def annotation_changes(connection: sqlite3.Connection, user: str, mailbox_id: by
     return [AnnotationChange(*row) for row in rows]
 
 
-def expunged(connection: sqlite3.Connection, mailbox_id: bytes) -> dict[int, bytes]:
-    """Return the GUIDs of messages of a mailbox that are remembered as expunged, by UID."""
-    gone = connection.execute(
+def expunged(connection: sqlite3.Connection, mailbox_id: bytes, scratch: Scratch | None = None) -> GuidsByUid:
+    """Return the GUIDs of messages of a mailbox that are remembered as expunged, by UID. Raises DiskFullError."""
+    query = (
         "SELECT e.uid, e.guid FROM expunged e WHERE e.mailbox = ?"
-        " AND NOT EXISTS (SELECT 1 FROM by_uid b WHERE b.mailbox = e.mailbox AND b.uid = e.uid)",
-        (mailbox_id,),
+        " AND NOT EXISTS (SELECT 1 FROM by_uid b WHERE b.mailbox = e.mailbox AND b.uid = e.uid) ORDER BY e.uid, e.guid"
     )
-    return dict(gone.fetchall())
+    with closing(connection.execute(query, (mailbox_id,))) as gone:
+        return GuidsByUid(gone, scratch)
 
 
 def flag_changes(
