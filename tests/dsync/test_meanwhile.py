@@ -24,6 +24,7 @@ from replicator.errors import FolderNotFoundError, UnavailableError
 from replicator.mail.guids_by_uid import GuidsByUid
 from replicator.mail.listing import ListedMessage, Listing
 from replicator.mail.mailstore import Folder, NewMessage, SavedMessage
+from replicator.mail.scratch import Scratch
 from tests.dsync.dovecot import MAILDIR, PASSWORD, SDBOX, Dovecot, dovecot, needs_dovecot
 from tests.dsync.memory_replica import MemoryReplica
 from tests.dsync.scripted import scripted_master
@@ -84,8 +85,8 @@ async def both(path: Path, monkeypatch: pytest.MonkeyPatch, location: str = SDBO
             sides = Two(server, mail, Master(server, address), syncing)
             expunged = mail.expunged
 
-            async def changed_meanwhile(folder: Folder) -> GuidsByUid:
-                found = await expunged(folder)
+            async def changed_meanwhile(folder: Folder, scratch: Scratch | None = None) -> GuidsByUid:
+                found = await expunged(folder, scratch)
                 while sides.meanwhile:
                     await sides.meanwhile.pop()()
                 return found

@@ -159,17 +159,18 @@ class MailReplica:
         folder = await self._known_as(guid)
         if folder is None or folder.name == INBOX:  # which it may have become meanwhile
             return
-        mails = await self._mail.list_messages(folder)  # what comes later stays
-        first_unseen = mails.first_above(common_uid)
-        seen, unseen = mails[:first_unseen], mails[first_unseen:]
-        if not unseen:
+        with closing(Scratch(self._open_scratch)) as scratch:
+            mails = await self._mail.list_messages(folder, scratch=scratch)  # what comes later stays
+            first_unseen = mails.first_above(common_uid)
+            seen, unseen = mails[:first_unseen], mails[first_unseen:]
+            if not unseen:
+                await self._mail.delete_seen(folder, seen)
+                return
+            new = await self._beside(folder.name, guid)
+            for some in in_parts(array("I", unseen.uids())):
+                await self._mail.move(await self._mail.part_of(folder, some), some, new)
             await self._mail.delete_seen(folder, seen)
-            return
-        new = await self._beside(folder.name, guid)
-        for some in in_parts(array("I", unseen.uids())):
-            await self._mail.move(await self._mail.part_of(folder, some), some, new)
-        await self._mail.delete_seen(folder, seen)
-        await self._mail.rename_folder(self.user, new.name, folder.name)
+            await self._mail.rename_folder(self.user, new.name, folder.name)
 
     async def _beside(self, name: str, guid: bytes) -> Folder:
         """Return a folder with the beginning of this GUID behind its name, new or left by a sync that broke off."""
