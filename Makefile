@@ -62,7 +62,7 @@ tools: setup ## what few need: for `make fuzz`, `make lock` and profiles
 	@$(INSTALL) --require-hashes --requirement constraints-tools.txt
 
 MINUTES ?= 5
-fuzz: tools ## hostile input for all parsers and links, MINUTES=n in all
+fuzz: tools ## hostile input for all parsers and links, and users amid syncs with Dovecot, MINUTES=n in all
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 bench: setup ## the figures, as a table and as JSON

@@ -27,6 +27,9 @@ from tests.dsync.memory_replica import MemoryReplica
 from tests.one_node import HookedMail, Names
 
 USER = "u1"
+HOSTNAME = "zz-test"
+"""What the side that is no Dovecot is called in syncs."""
+
 FLAGS = ("\\Seen", "\\Flagged", "\\Answered", "kw1", "kw2")
 
 Shown = list[tuple[int, str, frozenset[str]]]
@@ -138,9 +141,12 @@ async def password() -> bytes:
     return PASSWORD.encode()
 
 
-def served(replica_of: OpenReplica, syncing: Syncing | None = None) -> Callable[[trio.abc.Stream], Awaitable[None]]:
+def served(
+    replica_of: OpenReplica, syncing: Syncing | None = None, users: Names | None = None
+) -> Callable[[trio.abc.Stream], Awaitable[None]]:
     """Return the handler of connections."""
-    services = DsyncServices(Names(USER, "u2"), replica_of, password, "zz-test", syncing=syncing or Syncing())
+    users = users or Names(USER, "u2")
+    services = DsyncServices(users, replica_of, password, HOSTNAME, syncing=syncing or Syncing())
     return DsyncServer(services).serve
 
 
@@ -149,9 +155,10 @@ async def door(
     replica_of: OpenReplica,
     wrap: Callable[[trio.abc.Stream], trio.abc.Stream] | None = None,
     syncing: Syncing | None = None,
+    users: Names | None = None,
 ) -> AsyncIterator[str]:
     """Open a door, and yield its address as doveadm takes it. `wrap` may replace streams of connections."""
-    handler = served(replica_of, syncing)
+    handler = served(replica_of, syncing, users)
 
     async def serve(stream: trio.SocketStream) -> None:
         await handler(stream if wrap is None else wrap(stream))

@@ -1,8 +1,8 @@
 """`python -m tests.fuzz --minutes N`: fuzz each target for its share of the time, one after the other, and report.
 
-The links of real nodes are a target, too (`links`). Inputs that reached something new are kept in `.fuzz/NAME/corpus`,
-from which the next run goes on; finds are in `.fuzz/NAME/finds`. `python -m tests.fuzz --replay FILE` tries an input
-that was found again.
+The links of real nodes are a target, too (`links`), and so are syncs with Debian's Dovecot (`syncs`). Inputs that
+reached something new are kept in `.fuzz/NAME/corpus`, from which the next run goes on; finds are in `.fuzz/NAME/finds`.
+`python -m tests.fuzz --replay FILE` tries an input that was found again.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.dsync.dovecot import DOVEADM
 from tests.fuzz.target import Target
 from tests.fuzz.targets import NAMES, load
 
 ROOT = Path(".fuzz")
-LINKS = "links"  # the target that is no parser
+CAMPAIGNS = ("links", "syncs")  # the targets that are no parsers
 SLOWEST_S = 20  # for one input: only work that grows without measure takes as long, on any machine
 MEMORY_MIB = 1024  # of a process that fuzzes
 _EXECUTIONS = re.compile(r"^stat::number_of_executed_units:\s*(\d+)|^#(\d+)\s", re.MULTILINE)
@@ -55,10 +56,13 @@ def fuzz(target: Target, seconds: int) -> bool:
     return not found and not result.returncode
 
 
-def fuzz_links(seconds: int) -> bool:
-    """Play rounds with real nodes on bad links. Returns True if nothing was found."""
-    command = [sys.executable, "-m", "tests.fuzz.links", "--seconds", str(seconds)]
-    return subprocess.run([*command, "--finds", str(ROOT / LINKS / "finds")], check=False).returncode == 0
+def fuzz_campaign(name: str, seconds: int) -> bool:
+    """Play rounds with real servers. Returns True if nothing was found."""
+    if name == "syncs" and not Path(DOVEADM).exists():
+        print(f"{name:8}{0:12,} changes      Dovecot is not installed: apt-get install dovecot-core", flush=True)
+        return True
+    command = [sys.executable, "-m", f"tests.fuzz.{name}", "--seconds", str(seconds)]
+    return subprocess.run([*command, "--finds", str(ROOT / name / "finds")], check=False).returncode == 0
 
 
 def replay(file: Path) -> None:
@@ -73,15 +77,15 @@ def main() -> int:
     """Run the command. Returns its exit code."""
     arguments = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     arguments.add_argument("--minutes", type=float, default=5, help="in all; default 5")
-    arguments.add_argument("--only", choices=(*NAMES, LINKS), action="append", help="a target; default: all")
+    arguments.add_argument("--only", choices=(*NAMES, *CAMPAIGNS), action="append", help="a target; default: all")
     arguments.add_argument("--replay", type=Path, metavar="FILE", help="an input that was found")
     given = arguments.parse_args()
     if given.replay:
         replay(given.replay)
         return 0
-    names = given.only or (*NAMES, LINKS)
+    names = given.only or (*NAMES, *CAMPAIGNS)
     seconds = max(1, round(given.minutes * 60 / len(names)))
-    sound = [fuzz_links(seconds) if name == LINKS else fuzz(load(name), seconds) for name in names]
+    sound = [fuzz_campaign(name, seconds) if name in CAMPAIGNS else fuzz(load(name), seconds) for name in names]
     return 0 if all(sound) else 1
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from random import Random
 
 from replicator.dsync.wire.guids import guid_of
@@ -29,15 +29,16 @@ DEEDS = {
 
 @dataclass
 class Deeds:
-    """Deeds of one user. `story`: for people who look into a failure."""
+    """Deeds of one user. `story`: for people who look into a failure. `kinds`: as `DEEDS`."""
 
     random: Random
     ledger: Ledger
     story: list[str]
+    kinds: Mapping[str, int] = field(default_factory=lambda: DEEDS)
 
     def one(self, side: Side) -> None:
         """Do something at a server, which may refuse it."""
-        [kind] = self.random.choices([*DEEDS], [*DEEDS.values()])
+        [kind] = self.random.choices([*self.kinds], [*self.kinds.values()])
         account = side.account()
         if not side.is_dovecot:
             self.ledger.note_folders(account)

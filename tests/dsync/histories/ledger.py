@@ -108,15 +108,20 @@ class Ledger:
 
     def check(self, account: Account) -> None:
         """Compare what a server shows in the end with what users were told."""
+        self._check_flags(self.check_mails(account))
+
+    def check_mails(self, account: Account) -> list[Mail]:
+        """Compare all but flags, and return the mails of which each is there once, and has what was set of flags."""
         shown = [mail for folder in account.folders.values() for mail in folder.mails]
         lost = self.accepted - self.expunged - account.tokens
         assert not lost, f"mails that nobody has expunged are lost: {sorted(lost)}"
         wrong = [mail for mail in shown if mail.text != self.texts.get(mail.token)]
         assert not wrong, f"mails have other texts: {wrong}"
         single = [mail for mail in shown if mail.token not in self.copied]
-        counts = Counter(mail.token for mail in single if not self._was_on_both_sides(mail))
+        once = [mail for mail in single if not self._was_on_both_sides(mail)]
+        counts = Counter(mail.token for mail in once)
         assert max(counts.values(), default=1) == 1, f"mails are there twice: {counts.most_common(3)}"
-        self._check_flags([mail for mail in single if not self._was_on_both_sides(mail)])
+        return once
 
     def _was_on_both_sides(self, mail: Mail) -> bool:
         """Return True if the two sides of a cut had the mail in two folders of one name, or of one id at Dovecot.

@@ -8,15 +8,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from replicator.dsync.wire.guids import guid_of
+
 TOKEN = re.compile(rb"^Message-ID: <([^@>]+)@", re.MULTILINE)
 UID = re.compile(rb"\bUID (\d+)")
 FLAGS = re.compile(rb"FLAGS \(([^)]*)\)")
-ID = re.compile(rb"(?:X-GUID |EMAILID \(M)([0-9a-f]{32})")
+ID = re.compile(rb"(?:X-GUID |EMAILID \(M)([^ )]+)")
 LISTED = re.compile(rb'\(([^)]*)\) "/" "?([^"]*)"?$')
 
 
 class Mail(NamedTuple):
-    """A mail as a server shows it. `guid`: X-GUID at Dovecot, EMAILID at a node."""
+    """A mail as a server shows it. `guid`: that of dsync, by X-GUID at Dovecot, or EMAILID at a node."""
 
     uid: int
     guid: str
@@ -163,7 +165,7 @@ class Side:
         assert flags is not None, part
         assert token is not None, part
         shown = frozenset(flags[1].decode().split()) - {"\\Recent"}
-        return Mail(int(uid[1]), guid[1].decode(), shown, token[1].decode(), part[1])
+        return Mail(int(uid[1]), guid_of(guid[1].decode()).hex(), shown, token[1].decode(), part[1])
 
     def _listed(self, line: object) -> tuple[str, set[bytes]]:
         assert isinstance(line, bytes)
