@@ -76,6 +76,7 @@ class MailboxSync:
         self.failure: DsyncError | MailError | None = None  # why this side has not taken over all
         self._told = Told()
         self._has_strangers = False
+        self._is_unfinished = False  # as noted, though all is done here
         self._may_differ = False  # in UIDs: mails that were to get some were expunged before, on either side
         self.is_overtaken = False  # somebody else has changed the mailbox meanwhile, on either side
 
@@ -110,6 +111,8 @@ class MailboxSync:
         state = await self._new_state(plan, direction)
         await self._peer.send(state)
         theirs = await self._peer.one(MailboxState)
+        if self._is_unfinished:  # the peer, too, has placed all now
+            await self._box.note_unfinished(None)
         self.is_overtaken = state.changes_during_sync or theirs.changes_during_sync
         common_uid = min(state.last_common_uid, theirs.last_common_uid)
         common_modseq = min(state.last_common_modseq, theirs.last_common_modseq) if tells else 0
@@ -231,7 +234,7 @@ class MailboxSync:
         """Return what the peer's changes tell. `mails`: as `_mails` returns them."""
         state = self._state
         if state is None:
-            reading: Comparison | ChangesSince = Comparison(mails, expunged)
+            reading: Comparison | ChangesSince = Comparison(mails, expunged, await self._box.unfinished())
         else:
             reading = ChangesSince(state.last_common_uid, self._box.scratch)
         async with aclosing(self._changes()) as parts:
@@ -286,8 +289,7 @@ class MailboxSync:
         await placement.run()
         await box.raise_numbers(uidnext=plan.uidnext, highestmodseq=self._theirs.highestmodseq)
         self._has_strangers = await self._move_strangers(plan, placement)
-        if plan.can_strand or before is not None:
-            await box.note_unfinished(None)
+        self._is_unfinished = plan.can_strand or before is not None
 
     async def _move_strangers(self, plan: Plan, placement: Placement) -> bool:
         """Move mails that have come by other ways, or got other UIDs because of these, above those of the sync.

@@ -11,13 +11,17 @@ from replicator.mail.listing import ListedMessage
 class CommonUid:
     """The search for it, by the peer's changes, which ascend by UID.
 
-    A mail of which nobody knows anything any more ends the search, because a new one may have been given its UID.
+    A mail of which nobody knows anything any more ends the search, because a new one may have been given its UID. So
+    does one that the peer may have got below others that both sides have, while a sync placed these and was cut.
     """
 
-    def __init__(self, expunged: Mapping[int, bytes], highest: int) -> None:
-        """`expunged`: GUIDs of expunged mails of this side, by UID. `highest`: the UID of its last mail."""
+    def __init__(self, expunged: Mapping[int, bytes], highest: int, unfinished: int | None = None) -> None:
+        """`expunged`: GUIDs of expunged mails of this side, by UID. `highest`: the UID of its last mail.
+
+        `unfinished`: as in `plan.Known`.
+        """
         self._expunged = expunged
-        self._highest = highest
+        self._seen = highest if unfinished is None else min(highest, unfinished)
         self.uid = 0
         self.is_found = False  # whatever changes come
 
@@ -31,4 +35,4 @@ class CommonUid:
         elif own is not None:
             self.is_found = bool(guid)
         else:
-            self.is_found = change.type is ChangeType.SAVE and (here is not None or change.uid > self._highest)
+            self.is_found = change.type is ChangeType.SAVE and (here is not None or change.uid > self._seen)

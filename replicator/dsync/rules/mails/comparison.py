@@ -123,10 +123,10 @@ def _guid_of(change: MailChange) -> bytes:
 class Comparison:
     """The peer's changes, taken one after another beside the mails of this side, both ascending by UID."""
 
-    def __init__(self, mails: Listing, expunged: Mapping[int, bytes]) -> None:
+    def __init__(self, mails: Listing, expunged: Mapping[int, bytes], unfinished: int | None = None) -> None:
         """`mails`: all of this side. `expunged`: GUIDs of those that were expunged, by UID.
 
-        What is told is kept in the scratch file of `mails`.
+        `unfinished`: as in `plan.Known`. What is told is kept in the scratch file of `mails`.
         """
         self._mails = mails
         self._at = 0  # of the first one that was not passed yet
@@ -134,7 +134,7 @@ class Comparison:
         self._next = next(self._rest, None)
         self._lacking = CompactUids()  # positions of those that the peer does not have
         self._expunged = expunged
-        self._common = CommonUid(expunged, mails[-1].uid if mails else 0)
+        self._common = CommonUid(expunged, mails[-1].uid if mails else 0, unfinished)
         self.told = Told.kept_in(mails.scratch)
 
     def take(self, change: MailChange) -> None:
