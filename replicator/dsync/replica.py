@@ -127,7 +127,7 @@ class ReplicaMailbox(Protocol):
         ...
 
     async def note_unfinished(self, common_uid: int | None) -> None:
-        """Note the last common UID as a sync begins to place mails; None once all are placed."""
+        """Note the last common UID as a sync begins to place mails; None once both sides have placed all."""
         ...
 
     async def take_uidvalidity(self, uidvalidity: int) -> None:

@@ -23,7 +23,7 @@ from replicator.imap.server import serve_imap
 from replicator.runtime.environment import wall_clock_ms
 from tests.dsync.dovecot import MAILDIR, SDBOX, USERS_PASSWORD, Dovecot
 from tests.dsync.histories.comparison import differences
-from tests.dsync.histories.deeds import DEEDS, Deeds
+from tests.dsync.histories.deeds import Deeds
 from tests.dsync.histories.ledger import Ledger
 from tests.dsync.histories.side import Account, Side
 from tests.dsync.sides import node_replicas
@@ -32,8 +32,11 @@ from tests.fuzz.syncs.watched_mail import watched
 from tests.imap.client import LOOPBACK, services
 from tests.one_node import HookedMail, one_node
 
-KINDS = {kind: often for kind, often in DEEDS.items() if kind != "delete"} | {"expunge": 5}
-"""Kinds of deeds. Mail that Dovecot gets in a folder while that is deleted may go with it (docs/dovecot.md)."""
+KINDS = {"append": 9, "flag": 4, "expunge": 6, "copy": 1, "move": 2, "create": 1, "rename": 1, "subscribe": 1}
+"""As `DEEDS`: more of what makes both sides give one UID to different mails, or leaves UIDs out.
+
+No folder is deleted: mail that Dovecot gets meanwhile may go with it (docs/dovecot.md).
+"""
 
 PATIENCE_S = 60.0
 SYNCS = ("s", "s", "c", "f")
@@ -69,7 +72,7 @@ class Round:
 
     def __post_init__(self) -> None:
         self._random = Random(self.seed)
-        self._location = self._random.choice((SDBOX, SDBOX, MAILDIR))
+        self._location = self._random.choice((SDBOX, MAILDIR))
         drawn = self._random.choice(("dovecot", "dovecot", "node"))
         self._by = self.begun_by or drawn
         self._server = self.servers[self._location]
@@ -107,7 +110,7 @@ class Round:
 
     async def _forget(self) -> None:
         """Let Dovecot forget what was expunged, at times."""
-        if self._location == MAILDIR and self._random.random() < 0.5:
+        if self._location == MAILDIR and self._random.random() < 0.7:
             self.story.append("Dovecot forgets what was expunged")
             await trio.to_thread.run_sync(self._server.dovecot.forget_expunges, self._user)
             await trio.to_thread.run_sync(self._there.renew)
@@ -132,7 +135,7 @@ class Round:
             return
         left, self._left = self._left - 1, 0  # what is done here is not disturbed
         self.disturbed += 1
-        what = self._random.choice("nnnnnddddcf")
+        what = self._random.choice("nnnndddcf")
         self.story.append(f"  before {call}:")
         try:
             match what:
