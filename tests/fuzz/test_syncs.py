@@ -12,7 +12,7 @@ from tests.fuzz.syncs.campaign import played, servers
 from tests.fuzz.syncs.round import Round, Server
 
 pytestmark = needs_dovecot
-SEEDS = range(examples(2, 40))
+SEEDS = range(examples(3, 40))
 
 
 @pytest.fixture(scope="module")
@@ -29,4 +29,4 @@ async def test_both_sides_keep_all_mail(running: Mapping[str, Server], kind: str
         problem = await played(one)
         assert problem is None, problem
         disturbed += one.disturbed
-    assert disturbed >= len(SEEDS), "users hardly do anything during syncs"
+    assert disturbed, "users have done nothing during syncs"
