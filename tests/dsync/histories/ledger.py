@@ -104,6 +104,15 @@ class Ledger:
             for mail in folder.mails:
                 self._homes[mail.token].add((folder.mailbox_id, name, self._cut))
 
+    def note_doubled(self, dovecot: Account) -> None:
+        """Note which mails Dovecot shows twice under one GUID: one that came amid a sync may be (docs/dovecot.md)."""
+        for folder in dovecot.folders.values():
+            counts = Counter(mail.guid for mail in folder.mails)
+            for mail in folder.mails:
+                if counts[mail.guid] > 1:
+                    self.copied.add(mail.token)
+                    self.dovecots_copies.add(mail.guid)
+
     # ---- comparing
 
     def check(self, account: Account) -> None:

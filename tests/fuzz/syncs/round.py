@@ -169,6 +169,7 @@ class Round:
     async def _accounts(self) -> tuple[Account, Account]:
         there, here = [await trio.to_thread.run_sync(side.account) for side in (self._there, self._here)]
         self._ledger.note_folders(here)
+        self._ledger.note_doubled(there)
         return there, here
 
     # ---- what there is
