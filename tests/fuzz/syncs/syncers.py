@@ -28,6 +28,9 @@ AGAIN = "the next sync compares all mails"
 NOT_FOUND = 68
 """Dovecot's exit code where it misses a folder above one that it has just moved; the next sync goes on."""
 
+STATE_LOST = b"Incremental sync failed"
+"""Dovecot's words where it has lost its MODSEQs since the state, with the log of what was expunged."""
+
 NOTED_S = 10.0
 """Seconds within which a node has noted a sync that is over for Dovecot."""
 
@@ -60,6 +63,8 @@ class ByDovecot:
         await self.syncing.wait_free(self.master.user, NOTED_S)
         if done.returncode in {0, 2}:
             return AGAIN if done.returncode else DONE
+        if STATE_LOST in done.stderr:
+            return AGAIN
         if self.random.random() < 0.5:
             self.master.state = before
         if done.returncode == NOT_FOUND:
