@@ -43,17 +43,22 @@ def _as_users_named(tree: Tree, given: Mapping[bytes, GivenName], *, is_own: boo
 
 
 def given_names(before: Tree, own: Tree, peer: Tree, known: Mapping[bytes, GivenName]) -> dict[bytes, GivenName]:
-    """Return the names that a sync has given here, and those that the peer is to take over.
+    """Return the names that a sync has given here, those that the peer is to take over, and the latest common ones.
 
+    Of a name that both sides have, another one given within the same second is the later one. Only a name that was
+    given as late as any can be followed by one of its own second, so the others are not noted.
     `before`: this side's tree before the sync. `known`: names that earlier syncs have given.
     """
     theirs, ours = peer.boxes(), {one: node.name for one, node in before.boxes().items()}
     by_users = _as_users_named(own, known, is_own=True)
+    latest_s = max((node.renamed_s for tree in (own, peer) for node in tree.nodes.values()), default=0)
     found = dict[bytes, GivenName]()
     for one, node in own.boxes().items():
         other = theirs.get(one)
         if other is None or other.name != node.name:
             found[one] = GivenName(node.name, node.renamed_s, by_users.renamed_s(node.name))
-        elif ours.get(one) != node.name:
-            found[one] = GivenName(node.name, node.renamed_s, peer.renamed_s(node.name))
+            continue
+        at_s = by_users.renamed_s(node.name) if ours.get(one) == node.name else peer.renamed_s(node.name)
+        if ours.get(one) != node.name or at_s == latest_s:
+            found[one] = GivenName(node.name, node.renamed_s, at_s - 1 if at_s == latest_s else at_s)
     return found
