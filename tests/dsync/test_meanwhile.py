@@ -114,6 +114,21 @@ async def test_a_delivery_during_a_sync_stays(two: Two, kind: str, more: int) ->
     assert len(await two.there.shown()) == 4 + more
 
 
+@pytest.mark.parametrize("kind", ["s", "c", "f"])
+async def test_a_mail_that_dovecot_gets_under_a_uid_that_was_expunged_here_comes_with_the_next_sync(
+    two: Two, kind: str
+) -> None:
+    await two.saves("1")
+    await two.become_equal(kind)
+    await two.here.append(b"Subject: 2\r\n\r\n")
+    await two.here.expunge(2)
+    two.meanwhile.append(lambda: two.saves("meanwhile"))
+    await two.master.sync(kind)
+    assert not two.meanwhile
+    await two.become_equal(kind, 2)
+    assert len(await two.here.shown()) == 2
+
+
 @pytest.mark.parametrize("mails", [0, 2])
 async def test_a_delivery_during_a_sync_that_changes_nothing_comes_with_the_next(two: Two, mails: int) -> None:
     """Dovecot does not ask for a mailbox that is as it remembers it."""

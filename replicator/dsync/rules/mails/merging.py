@@ -34,6 +34,7 @@ def plan_merge(known: Known, theirs: Mailbox, told: Told, state: MailboxState | 
     _place_new(plan, known, told, theirs.uidnext)
     _merge_returned(plan, known, told)
     _keep_unseen(plan, known, absent, told)
+    plan.common_uid = min(plan.common_uid, max(theirs.uidnext - 1, _last_uid(plan, known, told)))
     plan.can_strand = can_strand_mail(plan.placed, known.numbers.uidnext)
     return plan
 
@@ -143,6 +144,15 @@ def _keep_unseen(plan: Plan, known: Known, absent: Sequence[int], told: Told) ->
     for uid in unseen:
         plan.placed.add(Placed(known.mails.by_uid(uid).guid, plan.uidnext, own=uid))
         plan.uidnext += 1
+
+
+def _last_uid(plan: Plan, known: Known, told: Told) -> int:
+    """Return the highest UID that a mail has on both sides then, or has had.
+
+    Those above it that only this side has given, to mails expunged since, the peer may give to a mail that it gets now.
+    """
+    of_own = known.mails[-1].uid if known.mails else 0
+    return max(told.common_uid, of_own, plan.placed[len(plan.placed) - 1].uid if plan.placed else 0)
 
 
 def _guids(known: Known, uids: Collection[int]) -> Guids:
