@@ -47,19 +47,24 @@ class KnownHistory:
         """Return by body how many more copies of a mail there may be because nodes have moved it.
 
         It may be in each folder to which nodes of different components have moved it. It may also be in one from which
-        it was moved and expunged: by another placement, or because a disk was lost with the expunge.
+        it was moved and expunged: by another placement, or because a disk was lost with the expunge. And it stays in
+        one that a merge had united with another, if it was renamed on the other side of a cut, which separates the two
+        again before the mail is expunged there.
         """
         hash_of = {added.guid: added.content_hash for added in self.history.added.values()}
         extra: Counter[bytes] = Counter()
         for guid, moves in self.history.moved.items():
             left = {mailbox_id for pair in moves for mailbox_id in pair if self._is_left(mailbox_id, guid)}
             destinations = {destination for _, destination in moves}
-            allowed = {one for one in left if one in destinations or self._was_expunged(one, guid)}
+            allowed = {one for one in left if one in destinations or self._may_stay(one, guid)}
             extra[hash_of[guid]] += max(0, len(allowed) - 1)
         return extra
 
     def _is_left(self, mailbox_id: bytes, guid: bytes) -> bool:
         return not all(map(self.is_expunged, self._placements(mailbox_id, guid)))
+
+    def _may_stay(self, mailbox_id: bytes, guid: bytes) -> bool:
+        return mailbox_id in self.history.emptied or self._was_expunged(mailbox_id, guid)
 
     def _was_expunged(self, mailbox_id: bytes, guid: bytes) -> bool:
         """Return True if a placement of the message was expunged there, even if no disk has the expunge any more."""

@@ -97,6 +97,15 @@ def test_mail_that_was_never_expunged_is_no_second_copy() -> None:
         moves.check(DELETED, NAMESAKE)
 
 
+def test_mail_may_stay_in_a_folder_that_was_united_with_another_and_is_separate_again() -> None:
+    moves = Moves()
+    moves.copy(DELETED, NAMESAKE)
+    moves.history.emptied.add(DELETED)
+    moves.check(DELETED, NAMESAKE)
+    with pytest.raises(AssertionError, match="there 3 times, saves and copies explain 2"):
+        moves.check(DELETED, NAMESAKE, THIRD)
+
+
 def test_mail_that_no_node_has_moved_is_no_second_copy_where_disks_lost_an_expunge() -> None:
     moves = Moves()
     moves.add(NAMESAKE)
