@@ -129,6 +129,22 @@ async def test_a_mail_that_dovecot_gets_under_a_uid_that_was_expunged_here_comes
     assert len(await two.here.shown()) == 2
 
 
+@pytest.mark.parametrize("kind", ["s", "c", "f"])
+async def test_a_flag_during_a_sync_comes_with_the_next_though_the_node_has_counted_further(
+    two: Two, kind: str
+) -> None:
+    await two.saves("1", "2")
+    await two.become_equal(kind)
+    for number in range(10):
+        await two.here.flag(1, "\\Flagged", is_set=number % 2 == 0)
+    two.meanwhile.append(lambda: two.there.flag(2, "\\Answered", is_set=True))
+    two.meanwhile.append(lambda: two.mail.deliver(USER, NewMessage(b"Subject: meanwhile\r\n\r\n")))
+    await two.master.sync(kind)
+    assert not two.meanwhile
+    await two.become_equal(kind, 2)
+    assert [flags for uid, _, flags in await two.here.shown() if uid == 2] == [{"\\Answered"}]
+
+
 @pytest.mark.parametrize("mails", [0, 2])
 async def test_a_delivery_during_a_sync_that_changes_nothing_comes_with_the_next(two: Two, mails: int) -> None:
     """Dovecot does not ask for a mailbox that is as it remembers it."""

@@ -327,8 +327,9 @@ class MailboxSync:
         if has_untold:  # the next sync tells the flags of all mails
             common_modseq = 0
         else:
-            is_own = direction is Direction.THERE or not is_alone
-            common_modseq = self._told_modseq(own.highestmodseq if is_own else self._theirs.highestmodseq)
+            # What is changed meanwhile lies above that of its side as the sync began, whose count may be behind.
+            theirs = own.highestmodseq if direction is Direction.THERE else self._theirs.highestmodseq
+            common_modseq = self._told_modseq(min(own.highestmodseq, theirs))
         return MailboxState(
             own.mailbox_id,
             own.uidvalidity,
