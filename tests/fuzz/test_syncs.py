@@ -12,7 +12,7 @@ from tests.fuzz.syncs.campaign import played, servers
 from tests.fuzz.syncs.round import Round, Server
 
 pytestmark = needs_dovecot
-SEEDS = range(examples(3, 40))
+SEEDS = range(examples(3, 12))
 
 
 @pytest.fixture(scope="module")
