@@ -18,7 +18,7 @@ from tests.dsync.sides import USER
 
 PEER, BOX, FOLDER = "vm 127.0.0.1", b"\x0a" * 16, b"\x0b" * 16
 SYNC = LastSync(FOLDER, 7, 5, 1_700_000_000_000, "dc1.1:4", 0, 3, 4, 2, uids=CompactUids.ascending([1, 3]))
-OF_VERSION_1: object = [
+OF_VERSION_1: list[tuple[object, ...]] = [
     (PEER, BOX, (FOLDER, 7, 5, 1_700_000_000_000, "dc1.1:4", 0), (3, 4, 2, False), [], [], [], [(1, 1), (3, 3)])
 ]
 
@@ -82,6 +82,16 @@ async def test_what_cannot_be_read_is_forgotten(tmp_path: Path, caplog: pytest.L
     found = await LastSyncFiles(tmp_path).load(USER)
     assert (found.all(), found.full) == ([], {})
     assert f"{file}: cannot be read" in caplog.text
+
+
+@pytest.mark.parametrize("content", [(3, ([], [5], [])), (1, [(*OF_VERSION_1[0][:6], [(1, 2**33)])])], ids=["5", "UID"])
+async def test_what_has_another_form_is_forgotten(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: object
+) -> None:
+    write(tmp_path, content)
+    found = await LastSyncFiles(tmp_path).load(USER)
+    assert (found.all(), found.full) == ([], {})
+    assert "cannot be read, so the next sync compares all mails" in caplog.text
 
 
 def test_the_last_syncs_with_a_few_dovecots_are_remembered() -> None:

@@ -228,7 +228,7 @@ def _load(path: Path) -> LastSyncs:
         return _unpacked(path.read_bytes())
     except FileNotFoundError:
         return LastSyncs()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, OverflowError) as error:  # the last two: what it holds has another form
         log.warning("%s: cannot be read, so the next sync compares all mails of this user: %s", path, error)
         return LastSyncs()
 
