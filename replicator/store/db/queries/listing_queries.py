@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing
 
 from protocol.values import UidSet
@@ -24,7 +24,8 @@ _SELECT = f"SELECT {LISTED_COLUMNS} FROM by_uid WHERE mailbox = ?"
 
 def listing(connection: sqlite3.Connection, mailbox_id: bytes, scratch: Scratch | None = None) -> Listing:
     """Return all messages of a mailbox. Raises DamagedRowError; DiskFullError, as the next two do."""
-    return Listing.of(_listed(connection, f"{_SELECT} ORDER BY uid", mailbox_id), scratch)
+    with closing(_listed(connection, f"{_SELECT} ORDER BY uid", mailbox_id)) as found:
+        return Listing.of(found, scratch)
 
 
 def listing_of(
@@ -33,8 +34,13 @@ def listing_of(
     """Return those of these messages that a mailbox has. Raises DamagedRowError."""
     query = f"{_SELECT} AND uid BETWEEN ? AND ? ORDER BY uid"
     with at_one_moment(connection):
-        found = (one for low, high in uids.ranges for one in _listed(connection, query, mailbox_id, low, high))
-        return Listing.of(found, scratch)
+
+        def in_ranges() -> Generator[ListedMessage, None, None]:
+            for low, high in uids.ranges:
+                yield from _listed(connection, query, mailbox_id, low, high)
+
+        with closing(in_ranges()) as found:  # a full disk would leave its read open, and so the reader behind
+            return Listing.of(found, scratch)
 
 
 def listing_above(
@@ -45,7 +51,8 @@ def listing_above(
     That takes time for each message of the mailbox, though little for those that are left out.
     """
     query = f"{_SELECT} AND (uid > ? OR modseq > ?) ORDER BY uid"
-    return Listing.of(_listed(connection, query, mailbox_id, uid, modseq), scratch)
+    with closing(_listed(connection, query, mailbox_id, uid, modseq)) as found:
+        return Listing.of(found, scratch)
 
 
 def accounts_for(connection: sqlite3.Connection, mailbox_id: bytes, uids: CompactUids, up_to: int) -> bool:
@@ -80,6 +87,6 @@ def has_guid(connection: sqlite3.Connection, mailbox_id: bytes, begin: bytes) ->
     return connection.execute(query, (*bounds, mailbox_id)).fetchone() is not None
 
 
-def _listed(connection: sqlite3.Connection, query: str, *parameters: object) -> Iterator[ListedMessage]:
+def _listed(connection: sqlite3.Connection, query: str, *parameters: object) -> Generator[ListedMessage, None, None]:
     with closing(connection.execute(query, parameters)) as rows:
         yield from map(listed_from, rows)
