@@ -35,7 +35,7 @@ class Rows:
         self._read: tuple[int, bytes | bytearray] = -1, b""  # the block that was read last
 
     def add(self, row: bytes) -> None:
-        """Add a row. Each `BLOCK_ROWS`-th one may wait for a disk. Raises DiskFullError."""
+        """Add a row. Each `BLOCK_ROWS`-th one may wait for a disk. Raises DiskFullError, UnavailableError."""
         if not self._last:
             self._first_keys.append(_key(row, 0))
         self._last += row
@@ -61,7 +61,7 @@ class Rows:
             start += end - place
 
     def overwrite(self, at: int, offset: int, data: bytes) -> None:
-        """Write bytes over others of the row at a position, behind the key. Raises DiskFullError."""
+        """Write bytes over others of the row at a position, behind the key. Raises DiskFullError, UnavailableError."""
         block, place = divmod(at, BLOCK_ROWS)
         begin = place * self._row_bytes + offset
         found = self._blocks[block] if block < len(self._blocks) else self._last

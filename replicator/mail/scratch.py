@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from typing import BinaryIO
 
 from replicator.errors import DiskFullError, UnavailableError
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Scratch:
@@ -19,17 +22,11 @@ class Scratch:
         self._size_bytes = 0
 
     def write(self, data: bytes | bytearray) -> int:
-        """Write bytes, and return where they are. This may wait for a disk. Raises DiskFullError."""
-        try:
-            if self._file is None:
-                self._file = self._open_file()
-            written = 0
-            while written < len(data):
-                written += os.pwrite(self._file.fileno(), data[written:], self._size_bytes + written)
-        except OSError as error:
-            raise DiskFullError(f"the disk of this node takes no more: {error.strerror}; try later") from error
-        self._size_bytes += written
-        return self._size_bytes - written
+        """Write bytes, and return where they are. This may wait for a disk. Raises DiskFullError, UnavailableError."""
+        at = self._size_bytes
+        self._write(at, data)
+        self._size_bytes += len(data)
+        return at
 
     def read(self, at: int, size_bytes: int) -> bytes:
         """Return bytes that were written there. Raises UnavailableError."""
@@ -42,15 +39,25 @@ class Scratch:
         return data
 
     def replace(self, at: int, data: bytes) -> None:
-        """Write bytes over others that were written there. Raises DiskFullError."""
-        try:
-            if self._file is not None:
-                os.pwrite(self._file.fileno(), data, at)
-        except OSError as error:
-            raise DiskFullError(f"the disk of this node takes no more: {error.strerror}; try later") from error
+        """Write bytes over others that were written there. Raises DiskFullError, UnavailableError."""
+        self._write(at, data)
 
     def close(self) -> None:
         """Let the file vanish. What is written later begins a new one."""
         if self._file is not None:
             self._file.close()
         self._file, self._size_bytes = None, 0
+
+    def _write(self, at: int, data: bytes | bytearray) -> None:
+        rest = memoryview(data)
+        try:
+            if self._file is None:
+                self._file = self._open_file()
+            while rest:
+                written = os.pwrite(self._file.fileno(), rest, at)
+                rest, at = rest[written:], at + written
+        except OSError as error:
+            if error.errno in _FULL:
+                raise DiskFullError(f"the disk of this node takes no more: {error.strerror}; try later") from error
+            why = f"a scratch file in the data directory of this node cannot be written: {error.strerror}; try later"
+            raise UnavailableError(why) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -103,6 +104,26 @@ def test_a_file_that_has_lost_its_end_is_told_in_words() -> None:
         os.ftruncate(opened.fileno(), 1)
         with pytest.raises(UnavailableError, match="has lost a part of a scratch file"):
             held.row(3 * BLOCK)
+
+
+def test_a_disk_that_takes_a_part_at_a_time_gets_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: whole(file, data[:2], at))
+    with closing(Scratch(TemporaryFile)) as scratch:
+        held = Rows(ROW_BYTES, scratch)
+        for key in range(4 * BLOCK):
+            held.add(row_of(key))
+        held.overwrite(3 * BLOCK, 1, b"\1\2\3\4\5")
+        assert held.row(3 * BLOCK) == row_of(3 * BLOCK)[:1] + b"\1\2\3\4\5"
+        assert [held.row(at) for at in range(3 * BLOCK)] == [row_of(key) for key in range(3 * BLOCK)]
+
+
+def test_a_file_that_cannot_be_opened_is_told_in_words() -> None:
+    def no_file() -> BinaryIO:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with closing(Scratch(no_file)) as scratch, pytest.raises(UnavailableError, match="written: Too many open files"):
+        scratch.write(b"x")
 
 
 def test_a_small_list_needs_no_file() -> None:

@@ -101,7 +101,10 @@ class CoreMailStore(MailStore, Protocol):
         ...
 
     async def expunged(self, folder: Folder, scratch: Scratch | None = None) -> GuidsByUid:
-        """Return the GUIDs of messages that this node remembers as expunged, by UID. Raises DiskFullError."""
+        """Return the GUIDs of messages that this node remembers as expunged, by UID.
+
+        Raises DiskFullError, UnavailableError.
+        """
         ...
 
     async def body_of(self, folder: Folder, guid: bytes) -> BodyReader | None:
@@ -120,7 +123,8 @@ class CoreMailStore(MailStore, Protocol):
     ) -> Listing:
         """Return all messages, or those of `uids`, as this node shows them now, without keeping the mailbox in memory.
 
-        `scratch`: where a long listing is to be. Raises NotReadyError, as the next three do; DiskFullError.
+        `scratch`: where a long listing is to be. Raises NotReadyError, as the next three do; DiskFullError,
+        UnavailableError.
         """
         ...
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from protocol.values import UidSet
+from replicator.errors import DiskFullError
+from replicator.mail import rows
 from replicator.mail.compact_uids import CompactUids
 from replicator.mail.listing import ListedMessage
+from replicator.mail.scratch import Scratch
 from replicator.mail.view import Message
 from replicator.runtime.environment import Environment
 from replicator.store.db import queries
 from replicator.store.db.damage import DatabaseDamagedError
 from replicator.store.db.queries import listing_queries
-from replicator.store.store import Store
+from replicator.store.store import READERS, Store
 from tests.store.damaging import damage
 from tests.store.harness import INBOX, expunging, flagging, fresh_messages, open_store, save
 
@@ -51,6 +56,35 @@ async def test_listings_have_what_the_view_has(tmp_path: Path) -> None:
         assert [*part.messages] == [2, 3]
         assert (part.head, part.uidnext, part.highestmodseq) == (whole.head, whole.uidnext, whole.highestmodseq)
         assert all(whole.messages[uid] == message for uid, message in part.messages.items())
+
+
+async def test_a_listing_that_a_full_disk_breaks_off_leaves_no_reader_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "BLOCK_ROWS", 2)
+    monkeypatch.setattr(rows, "BLOCKS_IN_MEMORY", 0)
+
+    def full() -> BinaryIO:
+        return Path("/dev/full").open("w+b")
+
+    mailbox = INBOX.mailbox_id
+    async with open_store(tmp_path) as store:
+        for number in range(5):
+            await save(store, number)
+        with closing(Scratch(full)) as scratch:
+            all_uids = UidSet(((1, 9),))
+            of_some = partial(queries.listing_of, mailbox_id=mailbox, uids=all_uids, scratch=scratch)
+            above = partial(queries.listing_above, mailbox_id=mailbox, uid=0, modseq=0, scratch=scratch)
+            everything = partial(queries.listing, mailbox_id=mailbox, scratch=scratch)
+            kept = list[Exception]()  # an error holds all that its frames have
+            for query in [of_some, above, everything] * READERS:
+                with pytest.raises(DiskFullError) as broken_off:
+                    await store.read(query)
+                kept.append(broken_off.value)
+        await save(store, 6)
+
+        for _ in range(2 * READERS):
+            assert len(await store.read(partial(queries.listing, mailbox_id=mailbox))) == 6
 
 
 @pytest.mark.parametrize("searched_max", [0, 500])

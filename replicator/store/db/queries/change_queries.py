@@ -156,7 +156,10 @@ def annotation_changes(connection: sqlite3.Connection, user: str, mailbox_id: by
 
 
 def expunged(connection: sqlite3.Connection, mailbox_id: bytes, scratch: Scratch | None = None) -> GuidsByUid:
-    """Return the GUIDs of messages of a mailbox that are remembered as expunged, by UID. Raises DiskFullError."""
+    """Return the GUIDs of messages of a mailbox that are remembered as expunged, by UID.
+
+    Raises DiskFullError, UnavailableError.
+    """
     query = (
         "SELECT e.uid, e.guid FROM expunged e WHERE e.mailbox = ?"
         " AND NOT EXISTS (SELECT 1 FROM by_uid b WHERE b.mailbox = e.mailbox AND b.uid = e.uid) ORDER BY e.uid, e.guid"

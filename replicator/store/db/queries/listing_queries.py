@@ -23,7 +23,7 @@ _SELECT = f"SELECT {LISTED_COLUMNS} FROM by_uid WHERE mailbox = ?"
 
 
 def listing(connection: sqlite3.Connection, mailbox_id: bytes, scratch: Scratch | None = None) -> Listing:
-    """Return all messages of a mailbox. Raises DamagedRowError; DiskFullError, as the next two do."""
+    """Return all messages of a mailbox. Raises DamagedRowError; DiskFullError, UnavailableError, as the next two do."""
     with closing(_listed(connection, f"{_SELECT} ORDER BY uid", mailbox_id)) as found:
         return Listing.of(found, scratch)
 
