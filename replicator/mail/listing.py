@@ -48,7 +48,7 @@ class Listing(Sequence[ListedMessage]):
     def of(cls, messages: Iterable[ListedMessage], scratch: Scratch | None = None) -> Listing:
         """Return these messages, which ascend by UID, as a listing. Where they are many, call it in a thread.
 
-        Raises DiskFullError.
+        Raises DiskFullError, UnavailableError.
         """
         rows, flag_sets = Rows(_PACKED.size, scratch), dict[frozenset[str], int]()
         for uid, guid, modseq, flags, received_ms, saved_ms in messages:
@@ -106,7 +106,7 @@ class Listing(Sequence[ListedMessage]):
         shown = self._shown[at]
         if shown.step != 1:
             raise ValueError("a slice of a listing has all messages between its ends")
-        return Listing(self._rows, self.flag_sets, shown)
+        return Listing(self._rows, self.flag_sets, range(shown.start, max(shown.start, shown.stop)))
 
     def _pieces(self) -> Iterator[bytes]:
         return self._rows.pieces(self._shown.start, self._shown.stop)

@@ -36,6 +36,8 @@ def test_listing_is_a_sequence_of_what_it_was_made_of(
     assert set(listing.flag_sets) == {message.flags for message in messages}
     for message in messages:
         assert listing.find(message.uid) == message
+        assert part.first_above(message.uid) == sum(one.uid <= message.uid for one in some)
+        assert part.first_above(message.uid - 1) == sum(one.uid < message.uid for one in some)
         assert part.find(message.uid) == (message if message in some else None)
 
 
