@@ -52,6 +52,8 @@ class CompactUids:
         gaps = zip(found._high, found._low[1:], strict=False)
         if any(low > high for low, high in found.ranges()) or any(high + 1 >= low for high, low in gaps):
             raise ValueError("its ranges of UIDs do not ascend")
+        if 0 in found:
+            raise ValueError("it has the UID 0")
         return found
 
     def packed(self) -> bytes:

@@ -84,7 +84,30 @@ async def test_what_cannot_be_read_is_forgotten(tmp_path: Path, caplog: pytest.L
     assert f"{file}: cannot be read" in caplog.text
 
 
-@pytest.mark.parametrize("content", [(3, ([], [5], [])), (1, [(*OF_VERSION_1[0][:6], [(1, 2**33)])])], ids=["5", "UID"])
+def of_version_1(*uids: tuple[int, int]) -> tuple[int, object]:
+    return 1, [(*OF_VERSION_1[0][:6], uids)]
+
+
+def with_gone(uid: object, guid: object) -> tuple[int, object]:
+    return 2, ([(*OF_VERSION_1[0], [(uid, guid)])], [], [])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        (3, ([], [5], [])),
+        of_version_1((1, 2**33)),
+        of_version_1((0, 3)),
+        of_version_1((5, 4)),
+        of_version_1((5, 6), (1, 2)),
+        with_gone(2**32, b"\x0c" * 16),
+        with_gone(0, b"\x0c" * 16),
+        with_gone(4, b"\x0c"),
+        with_gone(4, None),
+        with_gone(None, b"\x0c" * 16),
+    ],
+    ids=str,
+)
 async def test_what_has_another_form_is_forgotten(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: object
 ) -> None:

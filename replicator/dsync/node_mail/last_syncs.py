@@ -22,9 +22,11 @@ from typing import cast
 
 import msgpack
 
+from protocol.values import UID_MAX
 from replicator.dsync.rules.given_names import GivenName
 from replicator.mail.compact_uids import CompactUids
 from replicator.runtime.environment import run_in_thread
+from resync.entry import ID_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -294,8 +296,14 @@ Row = tuple[
 def _sync(row: Row) -> LastSync:
     before, common, flags, annotations, expunged, uids, gone = row
     own_flags = {(flag, is_set): _uids(uids) for flag, is_set, uids in flags}
-    return LastSync(*before, *common, own_flags, frozenset(annotations), _uids(expunged), _uids(uids), dict(gone))
+    guids = dict(gone)
+    if not all(0 < uid <= UID_MAX and len(guid) == ID_BYTES for uid, guid in guids.items()):
+        raise ValueError("it has a mail without a UID or a GUID")
+    return LastSync(*before, *common, own_flags, frozenset(annotations), _uids(expunged), _uids(uids), guids)
 
 
 def _uids(packed: Packed) -> CompactUids:
-    return CompactUids.unpacked(packed) if isinstance(packed, bytes) else CompactUids(packed)
+    if not isinstance(packed, bytes):
+        bounds = (*(low for low, _ in packed), *(high for _, high in packed))
+        packed = b"".join(bound.to_bytes(4, "little") for bound in bounds)
+    return CompactUids.unpacked(packed)
