@@ -154,7 +154,8 @@ class MailboxSync:
             mails = await self._box.mails()
         else:
             mails = await self._box.changed(self._state.last_common_uid, self._state.last_common_modseq)
-        return mails[: mails.first_above(self._own.uidnext - 1)]  # the rest has just come
+        latest = self._own.uidnext - 1  # those above have just come
+        return await computed(lambda: mails[: mails.first_above(latest)], mails)
 
     async def _known(self, mails: Listing, expunged: GuidsByUid, *, everything: bool) -> Known:
         """Return what is known of the mails that the peer's changes concern, and of those that have changed.
@@ -234,7 +235,8 @@ class MailboxSync:
         """Return what the peer's changes tell. `mails`: as `_mails` returns them."""
         state = self._state
         if state is None:
-            reading: Comparison | ChangesSince = Comparison(mails, expunged, await self._box.unfinished())
+            compared = partial(Comparison, mails, expunged, await self._box.unfinished())
+            reading: Comparison | ChangesSince = await computed(compared, mails)
         else:
             reading = ChangesSince(state.last_common_uid, self._box.scratch)
         async with aclosing(self._changes()) as parts:

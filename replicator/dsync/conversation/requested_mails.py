@@ -60,12 +60,13 @@ class RequestedMails:
         if self._others:
             named = (mail for mail in mails if self._guid(mail) in self._others)
             found = await trio.to_thread.run_sync(Listing.of, named, mails.scratch)
-        as_told = ((mail, True) for uid in self._uids if (mail := mails.find(uid)) is not None)
-        both = merge(as_told, ((mail, False) for mail in found), key=lambda one: one[0].uid)
+        name_of = self._told.name_of
+        as_told = ((mail, name_of(mail)) for uid in self._uids if (mail := mails.find(uid)) is not None)
+        both = merge(as_told, ((mail, None) for mail in found), key=lambda one: one[0].uid)
         async with aclosing(computed_each(both, mails)) as each:
-            async for mail, is_as_told in each:
-                if is_as_told:
-                    await self._send_named(mail, self._told.name_of(mail))
+            async for mail, name in each:
+                if name is not None:
+                    await self._send_named(mail, name)
                 elif (request := self._others.pop(self._guid(mail), None)) is not None:
                     await self._send_named(mail, request.guid)
         for request in self._others.values():

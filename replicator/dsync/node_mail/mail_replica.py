@@ -27,6 +27,7 @@ from replicator.dsync.rules.tree import Adopt, Create, Delete, Rename, Step, Sub
 from replicator.dsync.wire.items import MailboxState
 from replicator.errors import ContentUnavailableError, FolderExistsError, FolderNotFoundError, MailError
 from replicator.mail.last_changes import FolderChange
+from replicator.mail.listing import Listing
 from replicator.mail.mailstore import INBOX, CoreMailStore, Folder
 from replicator.mail.scratch import Scratch
 
@@ -161,13 +162,12 @@ class MailReplica:
             return
         with closing(Scratch(self._open_scratch)) as scratch:
             mails = await self._mail.list_messages(folder, scratch=scratch)  # what comes later stays
-            first_unseen = mails.first_above(common_uid)
-            seen, unseen = mails[:first_unseen], mails[first_unseen:]
+            seen, unseen = await trio.to_thread.run_sync(_parted, mails, common_uid)
             if not unseen:
                 await self._mail.delete_seen(folder, seen)
                 return
             new = await self._beside(folder.name, guid)
-            for some in in_parts(array("I", unseen.uids())):
+            for some in in_parts(unseen):
                 await self._mail.move(await self._mail.part_of(folder, some), some, new)
             await self._mail.delete_seen(folder, seen)
             await self._mail.rename_folder(self.user, new.name, folder.name)
@@ -269,3 +269,9 @@ class MailReplica:
         box.tell_left_out()
         if box.remembered is not None:
             self._last_syncs.note(peer, mailbox_id, box.remembered)
+
+
+def _parted(mails: Listing, common_uid: int) -> tuple[Listing, Sequence[int]]:
+    """Return the mails up to a UID, and the UIDs of the others."""
+    first_unseen = mails.first_above(common_uid)
+    return mails[:first_unseen], array("I", mails[first_unseen:].uids())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from heapq import merge
 from itertools import chain
 from operator import itemgetter
@@ -184,8 +183,8 @@ class MailReplicaMailbox:
             messages=numbers.messages,
             copies=copies or await self._read.have_copies(),
         )
-        work = partial(self._this_sync.remembered, end, known, read, came.uids())
-        self.remembered = await trio.to_thread.run_sync(work)
+        remembered = self._this_sync.remembered
+        self.remembered = await trio.to_thread.run_sync(lambda: remembered(end, known, read, came.uids()))
 
     async def text(self, mail: ListedMessage) -> AsyncIterator[bytes]:
         """See `ReplicaMailbox`."""
@@ -291,11 +290,10 @@ class MailReplicaMailbox:
         """See `ReplicaMailbox`."""
         for some in _ascending(uids):
             view = await self._part(UidSet.of(some))
-            same = {old: new for old, new in some.items() if self._read.is_same(view, old)}
+            read = await self._read.same(view)
+            same = {old: new for old, new in some.items() if old in read}
             for old, new in same.items():
-                read = self._read.find(old)
-                before = read.flags if read is not None else frozenset[str]()
-                self._this_sync.note_moved(old, new, view.messages[old].flags, before)
+                self._this_sync.note_moved(old, new, view.messages[old].flags, read[old].flags)
             await self._mail.renumber(view, same)
             self._this_sync.taken_away.update(same)
             await self._note_gone(some)
@@ -303,8 +301,8 @@ class MailReplicaMailbox:
     async def _note_gone(self, moved: Mapping[int, int]) -> None:
         """Note which mails that were to get other UIDs, values for keys, were expunged before."""
         now = await self._part(UidSet.of(moved.values()))
-        read = {new: self._read.find(old) for old, new in moved.items() if new not in now.messages}
-        guids = {new: mail.guid for new, mail in read.items() if mail is not None}
+        gone = {old: new for old, new in moved.items() if new not in now.messages}
+        guids = {gone[old]: mail.guid for old, mail in (await self._read.find(gone)).items()}
         if guids:
             elsewhere = await self._mail.uids_of(self._folder, guids.values())
             here = {mail.guid for mail in await self._mail.list_messages(self._folder, elsewhere)}
@@ -314,7 +312,7 @@ class MailReplicaMailbox:
         """See `ReplicaMailbox`."""
         for some in in_parts(uids):
             view = await self._part(some)
-            same = [uid for uid in view.messages if self._read.is_same(view, uid)]
+            same = await self._read.same(view)
             await self._mail.expunge(view, UidSet.of(same))
             self._this_sync.taken_away.update(same)
 
@@ -324,7 +322,7 @@ class MailReplicaMailbox:
             added, removed = await self._usable(change.added), change.removed
             for some in in_parts(uids) if added or removed else ():
                 view = await self._part(some)
-                same = [uid for uid in view.messages if self._read.is_same(view, uid)]
+                same = await self._read.same(view)
                 for uid in same:
                     self._this_sync.note_flags(uid, added, removed)
                 await self._mail.store_flags(view, UidSet.of(same), added=added, removed=removed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 
 import trio
@@ -49,8 +49,8 @@ class ReadMails:
     async def named(self, uids: CompactUids) -> Listing:
         """Return those mails with these UIDs that were not read yet."""
         read = await self.uids()
-        new = await trio.to_thread.run_sync(uids.without, read)
-        return self._noted(await self._mail.list_messages(self._folder, new.as_uid_set(), self._scratch))
+        new = await trio.to_thread.run_sync(lambda: uids.without(read).as_uid_set())
+        return self._noted(await self._mail.list_messages(self._folder, new, self._scratch))
 
     def _noted(self, mails: Listing) -> Listing:
         self._read.append(mails)
@@ -60,16 +60,22 @@ class ReadMails:
         """Forget all mails that were read."""
         self._read.clear()
 
-    def find(self, uid: int) -> ListedMessage | None:
-        """Return the mail with this UID as it was read last; None if none was read."""
+    async def find(self, uids: Iterable[int]) -> dict[int, ListedMessage]:
+        """Return those of the mails with these UIDs that were read, by UID, each as it was read last."""
+
+        def found() -> dict[int, ListedMessage]:
+            return {uid: mail for uid in uids if (mail := self._find(uid)) is not None}
+
+        return await trio.to_thread.run_sync(found)
+
+    def _find(self, uid: int) -> ListedMessage | None:
         found = (mails.find(uid) for mails in reversed(self._read))
         return next((mail for mail in found if mail is not None), None)
 
-    def is_same(self, view: MailboxView, uid: int) -> bool:
-        """Return True if the UID names the mail that it named as it was read last: a merge may give it to another."""
-        message = view.messages.get(uid)
-        read = self.find(uid)
-        return message is not None and read is not None and message.guid == read.guid
+    async def same(self, view: MailboxView) -> dict[int, ListedMessage]:
+        """Return the mails whose UIDs name them in this view, too, as `find` does: merges may give UIDs to others."""
+        read = await self.find(view.messages)
+        return {uid: mail for uid, mail in read.items() if mail.guid == view.messages[uid].guid}
 
     async def uids(self) -> CompactUids:
         """Return the UIDs of all mails that were read."""
