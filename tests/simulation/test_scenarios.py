@@ -14,7 +14,7 @@ from replicator.replication import timing
 from replicator.replication.links.link import PeerLink
 from replicator.store.db.queries import MailboxKey
 from tests.effort import first
-from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, USER, Node
+from tests.replication.cluster import HEARTBEAT_S, TIMEOUT_S, USER, Node, until
 from tests.simulation.checks import settling
 from tests.simulation.checks.bodies import holds_bodies
 from tests.simulation.clients.reader import Reader
@@ -465,6 +465,37 @@ async def test_copy_takes_the_mail_its_client_sees_not_the_one_at_the_master(
         await dc1.mail.copy(inbox, UidSet.of([2]), await dc1.mail.folder(USER, "Work"))
         await world.heal()
         assert sorted((await world["dc3"].node.bodies("Work")).values()) == ["makes dc2 the master", "seen"]
+
+
+async def test_mail_is_in_both_folders_that_are_separated_before_it_has_moved(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """A merge unites two folders of one name, a node copies the mail of one to the other, and a rename parts them."""
+    async with running(tmp_path, autojump_clock) as world:
+        dc1, dc2, dc3 = (world[sid].node for sid in THREE)
+        world.cut(world.between(["dc2"]))
+        await wait_for_component(world, "dc2")
+        await wait_for_component(world, "dc1", "dc3")
+        await dc2.mail.create_folder(USER, "Work")  # it has the lower id, so it stays
+        await dc2.save("at dc2", "Work")
+        await trio.sleep(1)
+        await dc1.mail.create_folder(USER, "Work")
+        await dc1.save("at dc1", "Work")
+        for body in (b"at dc1", b"at dc2"):
+            world.ledger.asks_to_save(body)  # once each
+        world.cut(world.between(["dc3"]))
+        await wait_for_component(world, "dc3")
+        await dc3.mail.rename_folder(USER, "Work", "Old")
+        world.mend_roads([("dc1", "dc2")])
+        world.network.road("dc2", "dc1").delay_s = 1
+        await until(lambda: bool(world.history.moved))
+        world["dc1"].crash(silently=True)  # before it hears of the copy, and expunges the mail
+        world.mend_roads()
+        await wait_for_component(world, "dc2", "dc3")
+        await world["dc1"].start()
+        await world.heal()
+        assert sorted((await dc3.bodies("Work")).values()) == ["at dc1", "at dc2"]
+        assert [*(await dc3.bodies("Old")).values()] == ["at dc1"]
 
 
 # ---- nodes and clocks
