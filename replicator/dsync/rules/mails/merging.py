@@ -35,7 +35,7 @@ def plan_merge(known: Known, theirs: Mailbox, told: Told, state: MailboxState | 
     _merge_returned(plan, known, told)
     _keep_unseen(plan, known, absent, told)
     plan.common_uid = min(plan.common_uid, max(theirs.uidnext - 1, _last_uid(plan, known, told)))
-    plan.can_strand = can_strand_mail(plan.placed, known.numbers.uidnext)
+    plan.can_strand = plan.can_strand or can_strand_mail(plan.placed, known.numbers.uidnext)
     return plan
 
 
@@ -73,7 +73,10 @@ def _place_new(plan: Plan, known: Known, told: Told, peer_uidnext: int) -> None:
         peer_uidnext=peer_uidnext,
     )
     first, kept, given = new.uidnext, PlacedMails(changes.scratch), PlacedMails(changes.scratch)
+    has_unseen, has_others = False, False
     for mail in new:
+        has_unseen = has_unseen or mail.peers is None
+        has_others = has_others or (mail.peers is not None and not mail.own == mail.peers == mail.uid)
         if mail.own is not None and mail.peers is not None:
             _merge_new(plan, changes.by_uid(mail.peers), known.mails.by_uid(mail.own), known)
         if mail.own != mail.uid:
@@ -81,6 +84,7 @@ def _place_new(plan: Plan, known: Known, told: Told, peer_uidnext: int) -> None:
     kept.sort()
     kept += given
     plan.placed, plan.uidnext, plan.common_uid = kept, new.uidnext, new.uidnext - 1
+    plan.can_strand = has_unseen and has_others  # which the peer may give their UIDs before it gets the unseen ones
     _leave_out_copies(plan, known, told)
 
 

@@ -49,18 +49,16 @@ class Plan:
     uidnext: int = 1
     common_uid: int = 0
     own_uids: bool = False  # mails have other UIDs here than at the peer, so no common UID can be told
-    can_strand: bool = False  # see `can_strand_mail`
+    can_strand: bool = False  # own mail: a sync that ends half-way may leave some below mail that both sides have then
     untold_flags: bool = False  # mails of both sides above the common UID, which keep at the peer the flags that it has
 
 
 def can_strand_mail(placed: PlacedMails, uidnext: int) -> bool:
-    """Return True if own mail that the peer has not seen may lie below mail of the peer's while these are placed.
+    """Return True if own mail that the peer has not seen may lie below mail of both sides while these are placed.
 
     If the sync ends then, the next one would take it for expunged by the peer. That may be own mail that is still to
-    move, and new mail of others that gets a UID which the peer has left out. `uidnext`: of the mailbox before.
+    move, and new mail of others that gets a UID which is left out. `uidnext`: of the mailbox before.
     """
-    if not any(mail.comes for mail in placed):
-        return False
     return any(mail.own is not None or mail.uid != uid for uid, mail in enumerate(placed, uidnext))
 
 
