@@ -9,6 +9,7 @@ from socket import SHUT_RDWR
 import pytest
 import trio
 
+from protocol.values import UidSet
 from replicator.dsync.users import Syncing
 from replicator.errors import UnavailableError
 from replicator.mail.mailstore import NewMessage
@@ -157,3 +158,35 @@ async def test_mail_that_stays_below_one_that_dovecot_moves_is_not_lost_on_the_w
                     assert (await master.sync(kind)).returncode in {0, 2}
             assert await here.shown() == await there.shown()
             assert len(await there.shown()) == 4
+
+
+@pytest.mark.parametrize("kind", ["c", "f"])
+async def test_mail_below_one_that_dovecot_moves_as_it_hears_of_it_stays(tmp_path: Path, kind: str) -> None:
+    """The node has that under another UID already, as branches that joined made it."""
+    with dovecot() as server:
+        async with one_node(tmp_path) as mail:
+            here, there, todo = NodeSide(mail), DovecotSide(server), list[str]()
+
+            async def meanwhile(call: str) -> None:
+                if call in todo:
+                    todo.remove(call)
+                    raise UnavailableError("the disk is slow")
+                await trio.lowlevel.checkpoint()
+
+            replicas = node_replicas(watched(mail, meanwhile), wall_clock_ms)
+            async with by_dovecot(server, USER, replicas, Random(1)) as syncer:
+                await there.append(b"Subject: 1\r\n\r\n")
+                await there.append(b"Subject: 2\r\n\r\n")
+                await syncer.sync(kind)
+                await here.append(b"Subject: ours\r\n\r\n")
+                view = await mail.part_of(await mail.folder(USER, "INBOX"), UidSet.of([2]))
+                await mail.renumber(view, {2: 4})
+                todo.append("body_of")
+                assert await syncer.sync(kind) not in {DONE, AGAIN}
+                assert not todo
+                assert [uid for uid, _, _ in await here.shown()] == [1, 3, 4]
+                assert [uid for uid, _, _ in await there.shown()] == [1, 4]
+                for _ in range(3):
+                    assert await syncer.sync(kind) in {DONE, AGAIN}
+            assert await here.shown() == await there.shown()
+            assert len(await there.shown()) == 3

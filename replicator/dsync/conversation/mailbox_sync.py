@@ -97,12 +97,14 @@ class MailboxSync:
         known = await self._known(mails, expunged, everything=not takes)
         mails = mails if self._state is None else known.mails
         own = await self._box.attributes()
+        if takes:
+            plan = await computed(partial(self._plan, known, direction), known.mails, self._told.changes)
+            has_changed = bool(plan.expunged or plan.flags or plan.placed)
+            await self._note_unfinished(known, plan)
         if tells:
             await self._tell_attributes(own)
             await self._tell_changes(known, mails)
         if takes:
-            plan = await computed(partial(self._plan, known, direction), known.mails, self._told.changes)
-            has_changed = bool(plan.expunged or plan.flags or plan.placed)
             await self._request(plan)
         if tells:
             has_changed = await self._send_mails(mails) or has_changed
@@ -126,6 +128,12 @@ class MailboxSync:
         if direction is not Direction.BACKUP_HERE:
             return plan_merge(known, self._theirs, self._told, self._state)
         return plan_backup(known, self._theirs, self._told, self._state)
+
+    async def _note_unfinished(self, known: Known, plan: Plan) -> None:
+        """Note that the sync has begun, where it matters, before the peer hears of mails: it may move some at once."""
+        before = UID_MAX if known.unfinished is None else known.unfinished
+        if plan.can_strand:
+            await self._box.note_unfinished(min(self._told.common_uid, before))
 
     async def _request(self, plan: Plan) -> None:
         """Ask for mails: for one text where there are copies."""
@@ -281,9 +289,7 @@ class MailboxSync:
 
     async def _carry_out(self, known: Known, plan: Plan, placement: Placement) -> None:
         """Take over the peer's changes while its mails come in."""
-        box, before = self._box, known.unfinished
-        if plan.can_strand:
-            await box.note_unfinished(min(self._told.common_uid, UID_MAX if before is None else before))
+        box = self._box
         if plan.expunged:
             await box.expunge(plan.expunged)
         if plan.flags:
@@ -291,7 +297,7 @@ class MailboxSync:
         await placement.run()
         await box.raise_numbers(uidnext=plan.uidnext, highestmodseq=self._theirs.highestmodseq)
         self._has_strangers = await self._move_strangers(plan, placement)
-        self._is_unfinished = plan.can_strand or before is not None
+        self._is_unfinished = plan.can_strand or known.unfinished is not None
 
     async def _move_strangers(self, plan: Plan, placement: Placement) -> bool:
         """Move mails that have come by other ways, or got other UIDs because of these, above those of the sync.
