@@ -190,3 +190,37 @@ async def test_mail_below_one_that_dovecot_moves_as_it_hears_of_it_stays(tmp_pat
                     assert await syncer.sync(kind) in {DONE, AGAIN}
             assert await here.shown() == await there.shown()
             assert len(await there.shown()) == 3
+
+
+@pytest.mark.parametrize("kind", ["c", "f"])
+async def test_mail_delivered_during_a_backup_that_is_cut_stays_in_a_sync(tmp_path: Path, kind: str) -> None:
+    with dovecot(MAILDIR) as server:
+        async with one_node(tmp_path) as mail:
+            here, there, todo = NodeSide(mail), DovecotSide(server), list[str]()
+
+            async def meanwhile(call: str) -> None:
+                if call == "save_all" and "deliver" in todo:
+                    todo.remove("deliver")
+                    await here.append(b"Subject: late\r\n\r\n")
+                elif todo == ["fail"] and call == "list_messages":
+                    todo.clear()
+                    raise UnavailableError("the disk is slow")
+
+            replicas = node_replicas(watched(mail, meanwhile), wall_clock_ms)
+            async with by_dovecot(server, USER, replicas, Random(1)) as syncer:
+                await there.append(b"Subject: 1\r\n\r\n")
+                await syncer.sync(kind)
+                await there.append(b"Subject: gone\r\n\r\n")
+                await there.append(b"Subject: 3\r\n\r\n")
+                await there.expunge(2)
+                server.forget_expunges(USER)
+                todo += ["deliver", "fail"]
+                words = ["backup", "-u", USER, syncer.master.address]
+                assert (await trio.to_thread.run_sync(lambda: server.run(*words))).returncode == 75
+                await syncer.syncing.wait_free(USER, NOTED_S)
+                assert not todo
+                assert [uid for uid, _, _ in await here.shown()] == [1, 2, 3]
+                for _ in range(3):
+                    assert await syncer.sync(kind) in {DONE, AGAIN}
+            assert await here.shown() == await there.shown()
+            assert b"Subject: late\r\n\r\n" in await mail.bodies(USER)

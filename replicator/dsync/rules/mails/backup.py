@@ -9,7 +9,7 @@ from replicator.dsync.rules.mails.comparison import Told, shared_guids
 from replicator.dsync.rules.mails.copies import repeated
 from replicator.dsync.rules.mails.peer_changes import PeerChange, PeerChanges
 from replicator.dsync.rules.mails.placed_mails import Placed, PlacedMails
-from replicator.dsync.rules.mails.plan import Known, Plan, change_flags
+from replicator.dsync.rules.mails.plan import Known, Plan, can_strand_mail, change_flags
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState
 
 
@@ -46,6 +46,7 @@ def plan_backup(known: Known, theirs: Mailbox, told: Told, state: MailboxState |
     guids = {mail.guid for mail in known.mails if mail.uid in kept}
     for change in _with_other_guids(new, len(changes), guids):
         plan.placed.add(Placed(change.guid, change.uid, peers=change.uid))
+    plan.can_strand = can_strand_mail(plan.placed, uidnext)
     return plan
 
 
