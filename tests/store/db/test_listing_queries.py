@@ -129,3 +129,14 @@ async def test_damaged_rows_are_told(tmp_path: Path, wrong: str) -> None:
     async with Store.open(tmp_path / "node.db", "dc1.a", Environment()) as store:
         with pytest.raises(DatabaseDamagedError):
             await store.read(lambda reader: queries.listing(reader, INBOX.mailbox_id))
+
+
+@pytest.mark.parametrize("wrong", ["uid = 0", "uid = 1 << 32", "uid = x'c1'", "guid = 'text'", "guid = x'c1'"])
+async def test_damaged_rows_of_expunged_messages_are_told(tmp_path: Path, wrong: str) -> None:
+    async with open_store(tmp_path) as store:
+        await save(store, 1)
+        await store.write(expunging(1))
+    damage(tmp_path / "node.db", f"UPDATE expunged SET {wrong}")
+    async with Store.open(tmp_path / "node.db", "dc1.a", Environment()) as store:
+        with pytest.raises(DatabaseDamagedError):
+            await store.read(lambda reader: queries.expunged(reader, INBOX.mailbox_id))

@@ -8,7 +8,7 @@ from contextlib import closing
 from hashlib import blake2b
 from typing import cast
 
-from protocol.values import UidSet
+from protocol.values import UID_MAX, UidSet
 from replicator.mail.guids_by_uid import GuidsByUid
 from replicator.mail.last_changes import (
     AnnotationChange,
@@ -26,7 +26,7 @@ from replicator.store.db.queries.folder_queries import (
     folder_by_id,
     had_annotations,
 )
-from replicator.store.db.rows.message_rows import unpacked_map
+from replicator.store.db.rows.message_rows import DamagedRowError, unpacked_map
 from resync.entry import ID_BYTES, NOWHERE, tree_id
 from resync.folder_tree import UNITED
 from resync.node_annotations import FOREIGN_GUID, OWN, holder_of
@@ -158,14 +158,21 @@ def annotation_changes(connection: sqlite3.Connection, user: str, mailbox_id: by
 def expunged(connection: sqlite3.Connection, mailbox_id: bytes, scratch: Scratch | None = None) -> GuidsByUid:
     """Return the GUIDs of messages of a mailbox that are remembered as expunged, by UID.
 
-    Raises DiskFullError, UnavailableError.
+    Raises DamagedRowError, DiskFullError, UnavailableError.
     """
     query = (
         "SELECT e.uid, e.guid FROM expunged e WHERE e.mailbox = ?"
         " AND NOT EXISTS (SELECT 1 FROM by_uid b WHERE b.mailbox = e.mailbox AND b.uid = e.uid) ORDER BY e.uid, e.guid"
     )
     with closing(connection.execute(query, (mailbox_id,))) as gone:
-        return GuidsByUid(gone, scratch)
+        return GuidsByUid(map(_expunged_from, gone), scratch)
+
+
+def _expunged_from(columns: tuple[object, object]) -> tuple[int, bytes]:
+    uid, guid = columns
+    if not (isinstance(uid, int) and 0 < uid <= UID_MAX and isinstance(guid, bytes) and len(guid) == ID_BYTES):
+        raise DamagedRowError("the row of a message in retention", "cannot be read")
+    return uid, guid
 
 
 def flag_changes(
