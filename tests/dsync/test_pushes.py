@@ -214,6 +214,26 @@ async def test_a_full_disk_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptu
 
 
 @needs_dovecot
+async def test_a_defect_ends_one_sync_and_not_the_node(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    defects = [RuntimeError("can't start new thread")]
+
+    def open_scratch() -> BinaryIO:
+        if defects:
+            raise defects.pop()
+        return (tmp_path / "scratch").open("w+b")
+
+    with listening_dovecot() as (server, address):
+        for number in range(3):
+            server.save(USER, b"Subject: there %d\r\n\r\n" % number)
+        async with one_node(tmp_path) as mail:
+            await NodeSide(mail).append(b"Subject: here\r\n\r\n")
+            async with running(pusher_of(mail, address, open_scratch=open_scratch)):
+                await until_equal(server, mail)
+    assert "a sync ended because of a defect in this program\nTraceback" in caplog.text
+    assert f'sync result=failed user={USER} dovecot={address} reason="a defect in this program: Runtime' in caplog.text
+
+
+@needs_dovecot
 @pytest.mark.parametrize("after_bytes", [10, 1300, 1800])
 async def test_a_dovecot_that_falls_silent_half_way_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, after_bytes: int

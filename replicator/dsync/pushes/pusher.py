@@ -150,6 +150,9 @@ class Pusher:
                 self._failed(user, look, error)
             except (PeerGoneError, DsyncError, trio.TooSlowError) as error:
                 self._failed(user, Look.FULL, error)  # what was remembered may be wrong
+            except Exception as error:  # a defect that one user's mail triggers is not to end the node, as at the door
+                log.exception("a sync ended because of a defect in this program")
+                self._failed(user, Look.FULL, Exception(f"a defect in this program: {error!r}"))
 
     def _failed(self, user: str, look: Look, error: Exception) -> None:
         if isinstance(error, DovecotRefusalError) and error.is_unknown:
