@@ -100,7 +100,9 @@ class MailboxSync:
         if takes:
             plan = await computed(partial(self._plan, known, direction), known.mails, self._told.changes)
             has_changed = bool(plan.expunged or plan.flags or plan.placed)
-            await self._note_unfinished(known, plan)
+        else:
+            plan.can_strand = self._is_unfinished = bool(known.mails)  # where the peer has them is not known
+        await self._note_unfinished(known, plan)
         if tells:
             await self._tell_attributes(own)
             await self._tell_changes(known, mails)
