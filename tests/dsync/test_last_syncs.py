@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgpack
 import pytest
+import trio
 
 from replicator.dsync.node_mail.last_syncs import PEERS_MAX, LastSync, LastSyncFiles, LastSyncs
 from replicator.dsync.rules.given_names import GivenName
@@ -49,6 +50,18 @@ async def test_what_is_written_is_read(tmp_path: Path) -> None:
     found.keep_only({BOX})
     assert found.is_changed
     assert found.given_names.keys() == {BOX}
+
+
+async def test_a_data_directory_that_is_away_is_not_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The database would begin there with an empty one."""
+    syncs = LastSyncs()
+    syncs.note_full("dovecot:2425", 1)
+    await LastSyncFiles(tmp_path / "data" / "dovecots").save(USER, syncs)
+    assert not await trio.Path(tmp_path / "data").exists()
+    assert "cannot be written, so what was synced is forgotten" in caplog.text
+    await trio.Path(tmp_path / "data").mkdir()
+    await LastSyncFiles(tmp_path / "data" / "dovecots").save(USER, syncs)
+    assert file_of(tmp_path / "data" / "dovecots").exists()
 
 
 @pytest.mark.parametrize("content", [(1, OF_VERSION_1), (2, (OF_VERSION_1, [])), (2, (OF_VERSION_1, [], []))])

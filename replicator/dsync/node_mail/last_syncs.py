@@ -238,7 +238,8 @@ def _load(path: Path) -> LastSyncs:
 def _save(path: Path, syncs: LastSyncs) -> None:
     temporary = _temporary(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        for directory in (path.parent.parent, path.parent):  # a data directory that is away does not come back empty
+            directory.mkdir(exist_ok=True)
         temporary.write_bytes(_packed(syncs))
         temporary.replace(path)
     except OSError as error:
