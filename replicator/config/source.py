@@ -99,7 +99,7 @@ class Source:
             raise ConfigError("\n".join(f"{self.file}:{line}: {text}" for line, text in sorted(self._problems)))
 
     def _check_keys(self, section: str, path: KeyPath, table: object) -> None:
-        if not isinstance(table, dict):
+        if not isinstance(table, dict) or not self._known[section]:
             return  # noted by `sections`
         for key in table:
             if key in self._known[section]:

@@ -246,7 +246,12 @@ def test_relative_paths_start_at_the_configuration_file(tmp_path: Path, monkeypa
         ('node.id = "a"\n[log]\nzzz = 1', "3: unknown key 'zzz' in [log]; the most similar one is "),
         ('node.id = "a"\nlog = 3', "2: log must be a section"),
         ('node.id = "a"\npeer = 3', "2: peer must be a list of sections"),
-        ('node.id = "a"\n[peer]\nid = "b"', "2: peer must be a list of sections"),
+        ('node.id = "a"\n[peer]\nid = "b"', "2: peer must be a list of sections: write [[peer]]"),
+        ('node.id = "a"\n[peer]\naddress = "127.0.0.1:1"', "2: peer must be a list of sections: write [[peer]]"),
+        (
+            'node.id = "a"\n[dovecot]\naddress = "127.0.0.1:1"\nreplicator = true',
+            "2: dovecot must be a list of sections: write [[dovecot]]",
+        ),
         ('node.id = "a"\n[listen]\nimap = "localhost"', "3: imap: expected an address such as"),
         ('node.id = "a"\n[listen]\nimap = "::1:1"', "3: imap: expected an address such as"),
         ('node.id = "a"\n[listen]\nimap = "h:65536"', "3: imap: expected a port from 0 to 65535"),

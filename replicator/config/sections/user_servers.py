@@ -207,8 +207,12 @@ class DovecotAuthConfig:
 
 
 def dovecot_auth_name(source: Source) -> str:
-    """Return the name of the section of the Dovecot that knows the users: `[dovecot]` in version 0.2."""
-    return "dovecot" if isinstance(source.root.get("dovecot"), dict) else "dovecot_auth"
+    """Return the name of the section of the Dovecot that knows the users: `[dovecot]` in version 0.2.
+
+    One with an address is meant as a `[[dovecot]]`.
+    """
+    former = source.root.get("dovecot")
+    return "dovecot" if isinstance(former, dict) and "address" not in former else "dovecot_auth"
 
 
 def read_dovecot_auth(source: Source, directory: Path) -> DovecotAuthConfig | None:
