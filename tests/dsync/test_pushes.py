@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -31,6 +32,7 @@ from tests.dsync.pushed import (
     WITHIN_S,
     config_of,
     listening_dovecot,
+    no_tls,
     pusher_of,
     running,
     syncs,
@@ -168,6 +170,21 @@ async def test_the_log_says_why_there_is_no_connection(tmp_path: Path) -> None:
         assert "if its listener has `ssl = yes`, write `tls = true`" in await why(address)
         assert "CERTIFICATE_VERIFY_FAILED" in await why(address, ssl.create_default_context())
         assert "CERTIFICATE_VERIFY_FAILED" in await why(address, ssl.create_default_context())
+
+
+@pytest.mark.parametrize("greeting", ["* OK [CAPABILITY IMAP4rev1] ready.", "220 mail LMTP ready", "HTTP/1.1 400 Bad"])
+async def test_the_port_of_another_server_is_told_at_once(greeting: str) -> None:
+    async def serve(stream: trio.SocketStream) -> None:
+        await stream.send_all(f"{greeting}\r\n".encode())
+        await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        [listener] = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
+        port = listener.socket.getsockname()[1]
+        with pytest.raises(DovecotUnreachableError, match="needs the port of its `service doveadm`"):
+            async with RemoteDovecot(Address("127.0.0.1", port), password, no_tls).begin_sync(USER):
+                pass
+        nursery.cancel_scope.cancel()
 
 
 @needs_dovecot

@@ -24,6 +24,13 @@ COMMAND_S = 60.0
 
 LINE_BYTES_MAX = 4096
 
+GREETINGS = ("* ", "220", "HTTP/")
+"""How servers begin that an operator may have taken for doveadm: IMAP, LMTP and HTTP."""
+
+SHOWN_CHARACTERS = 60
+
+WHICH_PORT = "`address` in [[dovecot]] needs the port of its `service doveadm`"
+
 T = TypeVar("T")
 
 HELLO = b"VERSION\tdoveadm-server\t1\t0\n"
@@ -152,7 +159,10 @@ async def _ask(stream: trio.abc.Stream, lines: _Lines, command: bytes) -> None:
 
 
 class _Lines:
-    """Answers before a sync begins. `rest`: bytes that have come after the last one."""
+    """Answers before a sync begins. `rest`: bytes that have come after the last one.
+
+    Another server's greeting, as IMAP's, is no answer, and nothing may follow it for long.
+    """
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
@@ -164,11 +174,13 @@ class _Lines:
             line = (await self._line()).decode(errors="replace")
             if line[:1] in {"+", "-"}:
                 return line
+            if line.startswith(GREETINGS):
+                raise DovecotUnreachableError(f"it is no doveadm, but says {line[:SHOWN_CHARACTERS]!r}: {WHICH_PORT}")
 
     async def _line(self) -> bytes:
         while b"\n" not in self.rest:
             if len(self.rest) > LINE_BYTES_MAX:
-                raise DovecotUnreachableError("it sends a line without an end: is this the port of its doveadm?")
+                raise DovecotUnreachableError(f"it sends a line without an end: {WHICH_PORT}")
             data = bytes(await self._stream.receive_some(LINE_BYTES_MAX))
             if not data:
                 hint = "; if its listener has `ssl = yes`, write `tls = true` in [[dovecot]]"
