@@ -14,8 +14,7 @@ from replicator.cli.sources.own_files import check_links
 def read_source(path: Path, folder: str) -> MailSource:
     """Return the mail at `path`, a Maildir or an mbox, for `folder` and folders below it. Raises SourceError."""
     try:
-        if path.exists():
-            check_links(path)
+        check_links(path)
         if is_maildir(path):
             return read_maildir(path, folder)
         if is_mbox(path):

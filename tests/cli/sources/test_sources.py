@@ -133,3 +133,5 @@ def test_file_without_mail_is_reported(tmp_path: Path, content: bytes) -> None:
     assert len(listed(read_source(put(tmp_path, "mbox", f"{example[1]}\n\nx\n".encode()), "INBOX"))) == 1
     with pytest.raises(SourceError, match="neither a Maildir"):
         read_source(tmp_path, "INBOX")
+    with pytest.raises(SourceError, match=r"/mistyped: No such file or directory$"):
+        read_source(tmp_path / "mistyped", "INBOX")

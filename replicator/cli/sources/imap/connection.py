@@ -16,6 +16,7 @@ from protocol.units import KIB, MIB
 from replicator.cli.sources.imap.urls import ImapUrl
 from replicator.cli.sources.imap.values import Answer, SenselessAnswerError, Value, answers
 from replicator.cli.sources.message import SourceError
+from replicator.network.tls_stream import NOT_TLS
 from replicator.runtime.addresses import is_loopback
 
 SILENT_S: Final = 60.0
@@ -181,6 +182,11 @@ class ImapConnection:
         except ssl.SSLCertVerificationError as error:
             self.is_broken = True
             raise SourceError(f"{self._url}: the certificate is not trusted: {error.verify_message}") from error
+        except ssl.SSLError as error:
+            self.is_broken = True
+            if error.reason not in NOT_TLS:
+                raise SourceError(f"{self._url}: no answer ({_shown(error)})") from error
+            raise SourceError(f"{self._url}: TLS does not begin at this port; for STARTTLS write imap://") from error
         except OSError as error:
             self.is_broken = True
             raise SourceError(f"{self._url}: no answer ({error.strerror or _shown(error)})") from error
