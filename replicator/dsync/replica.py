@@ -6,7 +6,7 @@ above all that the mailbox has had. Errors are those of `replicator.errors`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ class ReplicaMailbox(Protocol):
         """
         ...
 
-    async def text(self, mail: ListedMessage) -> AsyncIterator[bytes]:
+    async def text(self, mail: ListedMessage) -> AsyncGenerator[bytes, None]:
         """Return the text of a mail that was read, in pieces, even if it has been expunged meanwhile."""
         ...
 

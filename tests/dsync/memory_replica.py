@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
@@ -132,7 +132,7 @@ class MemoryMailbox:
                 found[uid] = FlagChanges(added | one, removed) if is_set else FlagChanges(added, removed | one)
         return found
 
-    async def text(self, mail: ListedMessage) -> AsyncIterator[bytes]:
+    async def text(self, mail: ListedMessage) -> AsyncGenerator[bytes, None]:
         return _pieces(self.texts[mail.guid])
 
     async def check_room(self, mails: int, size_bytes: int) -> None:
@@ -334,6 +334,6 @@ class MemoryReplica:
             yield box
 
 
-async def _pieces(text: bytes) -> AsyncIterator[bytes]:
+async def _pieces(text: bytes) -> AsyncGenerator[bytes, None]:
     for start in range(0, len(text), 1000):
         yield text[start : start + 1000]

@@ -95,5 +95,6 @@ class RequestedMails:
         text = await self._box.text(mail)
         saved_ms = mail.received_ms if mail.saved_ms is None else mail.saved_ms
         dates_s = mail.received_ms // 1000, saved_ms // 1000
-        await self._peer.send(Mail(name, mail.uid, *dates_s))
-        await self._peer.send_text(text)
+        async with aclosing(text):
+            await self._peer.send(Mail(name, mail.uid, *dates_s))
+            await self._peer.send_text(text)

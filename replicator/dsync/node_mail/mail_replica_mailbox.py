@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import merge
 from itertools import chain
@@ -186,7 +186,7 @@ class MailReplicaMailbox:
         remembered = self._this_sync.remembered
         self.remembered = await trio.to_thread.run_sync(lambda: remembered(end, known, read, came.uids()))
 
-    async def text(self, mail: ListedMessage) -> AsyncIterator[bytes]:
+    async def text(self, mail: ListedMessage) -> AsyncGenerator[bytes, None]:
         """See `ReplicaMailbox`."""
         body = await self._mail.body_of(self._folder, mail.guid)
         if body is None:
