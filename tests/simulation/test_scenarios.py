@@ -10,6 +10,7 @@ from trio.testing import MockClock
 from protocol.values import UidSet, sid_of
 from replicator.config import ContentConfig, DurabilityConfig, WhenShort
 from replicator.errors import DiskFullError, DurabilityError, NotReadyError, UnavailableError
+from replicator.mail.mailstore import NewMessage
 from replicator.replication import timing
 from replicator.replication.links.link import PeerLink
 from replicator.store.db.queries import MailboxKey
@@ -465,6 +466,22 @@ async def test_copy_takes_the_mail_its_client_sees_not_the_one_at_the_master(
         await dc1.mail.copy(inbox, UidSet.of([2]), await dc1.mail.folder(USER, "Work"))
         await world.heal()
         assert sorted((await world["dc3"].node.bodies("Work")).values()) == ["makes dc2 the master", "seen"]
+
+
+async def test_mails_saved_together_change_their_order_where_a_merge_gives_some_other_uids(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with running(tmp_path, autojump_clock) as world:
+        await save(world["dc1"], "first")
+        world.cut(world.between(["dc1"]))
+        await wait_for_component(world, "dc1")
+        await wait_for_component(world, "dc2", "dc3")
+        dc1 = world["dc1"].node
+        saved = await dc1.mail.save_all(await dc1.inbox(), [NewMessage(body) for body in (b"one", b"two", b"three")])
+        assert [one.uid for one in saved] == [2, 3, 4]
+        assert await save(world["dc2"], "at dc2") == [2]
+        await world.heal()
+        assert await dc1.bodies() == {1: "first", 3: "two", 4: "three", 5: "at dc2", 6: "one"}
 
 
 async def test_mail_is_in_both_folders_that_are_separated_before_it_has_moved(

@@ -191,6 +191,7 @@ class Client:
         if self._dice.random() < 0.15 and self._world.plan.deception is None:
             mails = [replace(mail, uid=max(1, view.uidnext + self._dice.randint(-2, 6))) for mail in mails]
         hashes = [self._ledger.asks_to_save(mail.body) for mail in mails if isinstance(mail.body, bytes)]
+        merges = self._world.history.merges_of(view.mailbox_id)
         saved = await node.mail.save_all(self._folder(view), mails)
         is_same = {one.uidvalidity for one in saved} == {view.uidvalidity}  # else they follow their name elsewhere
         if self._hears_answer(node):
@@ -199,8 +200,10 @@ class Client:
             shown = view.messages.get(one.uid) if is_same and one.shown else None  # else no client is told of the UID
             assert shown is None or shown.content_hash == content_hash, "the UID of a mail that was saved is another's"
         uids = [one.uid for one in saved]
-        # A save that is repeated brings back what others have expunged meanwhile, above what they have left.
+        # A save that is repeated brings back what others have expunged meanwhile, above what they have left. And a
+        # merge may give some of the mails other UIDs before the client hears of any.
         is_untouched = not any(map(self._ledger.is_unwanted, hashes))
+        is_untouched = is_untouched and self._world.history.merges_of(view.mailbox_id) == merges
         if is_same and is_untouched and all(one.shown for one in saved):
             assert uids == sorted(uids), "mails change their order"
         return f"saves mail {self._mails} of {self._name}: UIDs {uids} of {view.mailbox_id.hex()[:4]}"

@@ -138,6 +138,10 @@ class History:
                 case Merge():
                     self.merges.add(entry.dot)
 
+    def merges_of(self, mailbox_id: bytes) -> set[Dot]:
+        """Return the merges of a mailbox's branches."""
+        return {dot for dot in self.merges if self.chain_of[dot] == mailbox_id}
+
     def _flag(self, entry: Entry, placements: Iterable[Placement], flags: Iterable[str], *, value: bool) -> None:
         for placement in placements:
             for flag in flags:
