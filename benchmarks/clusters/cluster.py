@@ -147,8 +147,9 @@ class Node:
         process, self._process = self._process, None
         with process:
             for child in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
-                child.resume()  # a paused process could not handle SIGTERM
-                child.send_signal(number)
+                with suppress(psutil.NoSuchProcess):  # a door that is replaced ends by itself
+                    child.resume()  # a paused process could not handle SIGTERM
+                    child.send_signal(number)
             try:
                 process.wait(END_WITHIN_S)
             except subprocess.TimeoutExpired:
