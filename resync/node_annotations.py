@@ -1,4 +1,4 @@
-"""Annotations of the tree that only nodes set: about folders that another server has, too, and unfinished syncs.
+"""Annotations of the tree that only nodes set: on folders that another server has, too, syncs, and purges.
 
 Two annotations tell a UIDVALIDITY that a folder keeps (design section 3). The one of the folder holds it. The one of
 the account names, for ever, the folder that has it: so of two folders that have got one UIDVALIDITY on two sides, the
@@ -37,6 +37,13 @@ Both are in hexadecimal, with a slash between. The folder may be deleted, and st
 
 The value is the last UID up to which both had the same mails as a sync began that has not ended, in decimal digits.
 """
+PURGED = OWN + "purged"
+"""The annotation of the account that says up to where an operator has removed all that a former user had.
+
+The value is the UIDNEXT of INBOX as that began, in decimal digits, with `UNDER_WAY` behind it until all has gone. What
+was removed before the last change of this annotation, or while it is under way, no user has removed.
+"""
+UNDER_WAY = b" under way"
 
 
 def held_by(mailbox_id: bytes, own: int) -> bytes:

@@ -43,12 +43,31 @@ class SubscriptionChange(NamedTuple):
     changed_ms: int
 
 
+class Purge(NamedTuple):
+    """The last removal of all that a former user of this name had. `uidnext`: of INBOX, as it began.
+
+    `time`: the stamp's; until it is over, everything that is removed counts as removed by it.
+    """
+
+    uidnext: int
+    is_over: bool
+    time: int
+
+    def has_removed(self, time: int) -> bool:
+        """Return True if it removed what was removed at this time of a stamp of the tree."""
+        return not self.is_over or time <= self.time
+
+
 class TreeChanges(NamedTuple):
-    """All of a user's folders and subscriptions. `head`: the newest entry of the tree, as that of a folder."""
+    """All of a user's folders and subscriptions, but for those that a purge has removed.
+
+    `head`: the newest entry of the tree, as that of a folder.
+    """
 
     folders: Sequence[FolderChange]
     subscriptions: Sequence[SubscriptionChange]
     head: str
+    purge: Purge | None = None
 
 
 class AnnotationChange(NamedTuple):

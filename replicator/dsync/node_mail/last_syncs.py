@@ -143,6 +143,12 @@ class LastSyncs:
             self._peers.pop(peer, None)
         self.is_changed = True
 
+    def forget_up_to(self, mailbox_id: bytes, uid: int) -> None:
+        """Forget syncs of a mailbox, with whichever peer, that ended before it had a mail above this UID."""
+        for peer, one, sync in self.all():
+            if one == mailbox_id and sync.common_uid <= uid:
+                self.forget(peer, one)
+
     def keep_only(self, mailbox_ids: AbstractSet[bytes]) -> None:
         """Forget syncs of mailboxes that exist no longer."""
         for peer, mailbox_id, _ in self.all():

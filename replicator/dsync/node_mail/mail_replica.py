@@ -26,7 +26,7 @@ from replicator.dsync.rules.given_names import GivenName
 from replicator.dsync.rules.tree import Adopt, Create, Delete, Rename, Step, Subscribe, Tree
 from replicator.dsync.wire.items import MailboxState
 from replicator.errors import ContentUnavailableError, FolderExistsError, FolderNotFoundError, MailError
-from replicator.mail.last_changes import FolderChange
+from replicator.mail.last_changes import FolderChange, TreeChanges
 from replicator.mail.listing import Listing
 from replicator.mail.mailstore import INBOX, CoreMailStore, Folder
 from replicator.mail.scratch import Scratch
@@ -77,12 +77,23 @@ class MailReplica:
 
     async def tree(self) -> Tree:
         """See `Replica`."""
-        changes = await self._mail.tree_changes(self.user)
+        changes = await self._changes()
+        if changes.purge is not None and not changes.purge.is_over:  # it broke off, and the user is one again
+            with suppress(MailError):  # the next sync tries again
+                await self._mail.note_purge(self.user, changes.purge.uidnext, is_over=True)
         self._last_syncs.keep_only({one.guid for one in changes.folders})
         self._folders = {one.guid: one.mailbox_id for one in changes.folders if not one.deleted}
         self._deleted = {one.guid: one for one in changes.folders if one.deleted}
         await self._keep_guids({one.mailbox_id: one.guid for one in changes.folders if one.inherited})
         return await trio.to_thread.run_sync(tree_of, changes)
+
+    async def _changes(self) -> TreeChanges:
+        """Return the folders, and forget syncs of a former user's INBOX: mail of that time counts as never seen."""
+        changes = await self._mail.tree_changes(self.user)
+        for one in changes.folders if changes.purge is not None else ():
+            if one.name == INBOX and changes.purge is not None:
+                self._last_syncs.forget_up_to(one.guid, changes.purge.uidnext - 1)
+        return changes
 
     async def _keep_guids(self, inherited: Mapping[bytes, bytes]) -> None:
         """Let folders have GUIDs of those that merges have united with them, whatever their names will be."""
@@ -95,7 +106,7 @@ class MailReplica:
         """See `Replica`."""
         folders = {one.mailbox_id: one for one in await self._mail.folders(self.user)}
         found = list[MailboxState]()
-        for one in (await self._mail.tree_changes(self.user)).folders:
+        for one in (await self._changes()).folders:
             last = self._last_sync(peer, one.guid, one.mailbox_id)
             if (
                 last is not None
@@ -114,7 +125,7 @@ class MailReplica:
 
     async def unchanged(self, peer: str) -> AbstractSet[bytes]:
         """See `Replica`."""
-        folders = (await self._mail.tree_changes(self.user)).folders
+        folders = (await self._changes()).folders
         found = [(one, self._last_sync(peer, one.guid, one.mailbox_id)) for one in folders if not one.deleted]
         return {one.guid for one, last in found if last and (last.head, last.annotated) == (one.head, one.annotated)}
 
@@ -185,7 +196,7 @@ class MailReplica:
         found = None if told is None else await self._mail.folder_known_as(self.user, guid, told)
         if found is not None:
             return found
-        changes = (await self._mail.tree_changes(self.user)).folders
+        changes = (await self._changes()).folders
         own = next((one.mailbox_id for one in changes if one.guid == guid and not one.deleted), None)
         folders = await self._mail.folders(self.user)
         return next((folder for folder in folders if folder.mailbox_id == own), None)

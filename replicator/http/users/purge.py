@@ -25,6 +25,8 @@ PURGE_S = 20.0  # less than the time limit of a request
 async def purge(services: HttpServices, name: str) -> PurgeResult:
     """Remove mail, folders, subscriptions and annotations, as far as the time allows.
 
+    If such a user is added again, syncs with a Dovecot bring what that has, and tell it of none of this.
+
     Raises ProblemError if this is, or may be, a user, or if nodes cannot be reached; MailError.
     """
     user = folded(name)
@@ -33,7 +35,13 @@ async def purge(services: HttpServices, name: str) -> PurgeResult:
     await check_all_reached(services, user, refusal="nothing is removed", risk=risk)
     removed = PurgeResult(user, 0, 0, more=True)
     with trio.move_on_after(PURGE_S):
-        for mailbox in sorted(await services.status.mailboxes(user), key=lambda one: one.name, reverse=True):
+        mailboxes = sorted(await services.status.mailboxes(user), key=lambda one: one.name, reverse=True)
+        uidnext = 1
+        if any(one.name == INBOX for one in mailboxes):
+            await services.mail.catch_up(user, INBOX)
+            uidnext = (await services.mail.status(await services.mail.folder(user, INBOX))).uidnext
+        await services.mail.note_purge(user, uidnext, is_over=False)
+        for mailbox in mailboxes:
             removed.messages += await _empty(services.mail, user, mailbox.name)  # what is below others comes first
             if mailbox.name == INBOX:
                 await _clear(services.mail, user, await services.mail.folder(user, INBOX))
@@ -43,6 +51,7 @@ async def purge(services: HttpServices, name: str) -> PurgeResult:
         for subscribed in await services.mail.subscriptions(user):
             await services.mail.subscribe(user, subscribed, subscribed=False)
         await _clear(services.mail, user, None)
+        await services.mail.note_purge(user, uidnext, is_over=True)
         removed.more = False
     return removed
 

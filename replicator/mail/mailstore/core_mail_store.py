@@ -62,6 +62,13 @@ class CoreMailStore(MailStore, Protocol):
         """
         ...
 
+    async def note_purge(self, user: str, uidnext: int, *, is_over: bool) -> None:
+        """Note that all that a former user has is about to be removed, or has been: Dovecots are told none of it.
+
+        `uidnext`: of INBOX, as that began. Raises UnavailableError.
+        """
+        ...
+
     async def delete_seen(self, folder: Folder, seen: Listing) -> None:
         """Delete a folder and these messages, as they were listed. With others, it stays until these are gone.
 
@@ -82,7 +89,7 @@ class CoreMailStore(MailStore, Protocol):
         ...
 
     async def tree_changes(self, user: str) -> TreeChanges:
-        """Return the user's folders and subscriptions, and what was deleted of them, each with its last change."""
+        """Return the user's folders and subscriptions, and what users deleted of them, each with its last change."""
         ...
 
     async def folder_known_as(self, user: str, guid: bytes, mailbox_id: bytes) -> Folder | None:
@@ -97,11 +104,11 @@ class CoreMailStore(MailStore, Protocol):
         ...
 
     async def annotation_changes(self, user: str, folder: Folder | None) -> Sequence[AnnotationChange]:
-        """Return annotations as `annotations` does, removed ones included, each with its last change."""
+        """Return annotations as `annotations` does, and those that users removed, each with its last change."""
         ...
 
     async def expunged(self, folder: Folder, scratch: Scratch | None = None) -> GuidsByUid:
-        """Return the GUIDs of messages that this node remembers as expunged, by UID.
+        """Return the GUIDs of messages that this node remembers as expunged, by UID, but for those of a former user.
 
         Raises DiskFullError, UnavailableError.
         """

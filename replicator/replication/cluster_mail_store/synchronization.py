@@ -22,7 +22,7 @@ from replicator.replication.writes.requests import AnnotateRequest, RaiseRequest
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from resync.entry import NOWHERE
-from resync.node_annotations import FOREIGN_GUID, KEPT_UIDVALIDITY, UNFINISHED_SYNC
+from resync.node_annotations import FOREIGN_GUID, KEPT_UIDVALIDITY, PURGED, UNDER_WAY, UNFINISHED_SYNC
 
 RENUMBERED_MAX = 500  # messages that get other UIDs by one entry
 
@@ -69,6 +69,12 @@ class SyncOperations(FolderOperations):
         value = None if common_uid is None else b"%d" % common_uid
         name = _unfinished(folder) + sha256(dovecot.encode(errors="surrogateescape")).hexdigest()[:32]
         await self._coordinator.submit(AnnotateRequest(folder.user, NOWHERE, ((name, value),)))
+
+    async def note_purge(self, user: str, uidnext: int, *, is_over: bool) -> None:
+        """See `CoreMailStore`."""
+        await self._coordinator.readiness.wait(tree_of(user))
+        value = (PURGED, b"%d%s" % (uidnext, b"" if is_over else UNDER_WAY))
+        await self._coordinator.submit(AnnotateRequest(user, NOWHERE, (value,)))
 
     async def keep_uidvalidity(self, folder: Folder, uidvalidity: int | None) -> Folder:
         """See `CoreMailStore`."""
@@ -126,7 +132,7 @@ class SyncOperations(FolderOperations):
     async def expunged(self, folder: Folder, scratch: Scratch | None = None) -> GuidsByUid:
         """See `CoreMailStore`."""
         await self._coordinator.readiness.wait(MailboxKey.of(folder))
-        return await self._store.read(partial(queries.expunged, mailbox_id=folder.mailbox_id, scratch=scratch))
+        return await self._store.read(partial(queries.expunged_by_users, folder=folder, scratch=scratch))
 
     async def flag_changes(self, folder: Folder, uids: UidSet, above: int) -> Mapping[int, Sequence[FlagChange]]:
         """See `CoreMailStore`."""

@@ -23,6 +23,7 @@ from replicator.store.db.queries.chain_queries import (
 from replicator.store.db.queries.change_queries import (
     annotation_changes,
     expunged,
+    expunged_by_users,
     flag_changes,
     folder_known_as,
     last_change,
@@ -123,6 +124,7 @@ __all__ = [
     "entry_at",
     "entry_of",
     "expunged",
+    "expunged_by_users",
     "fingerprints",
     "flag_changes",
     "folder",

@@ -15,6 +15,7 @@ from replicator.mail.last_changes import (
     FlagChange,
     FolderChange,
     LastChange,
+    Purge,
     SubscriptionChange,
     TreeChanges,
 )
@@ -29,7 +30,7 @@ from replicator.store.db.queries.folder_queries import (
 from replicator.store.db.rows.message_rows import DamagedRowError, unpacked_map
 from resync.entry import ID_BYTES, NOWHERE, tree_id
 from resync.folder_tree import UNITED
-from resync.node_annotations import FOREIGN_GUID, OWN, holder_of
+from resync.node_annotations import FOREIGN_GUID, OWN, PURGED, UNDER_WAY, holder_of
 
 COUNTER_BITS = 16
 """Bits of a stamp's time below its milliseconds (`protocol.values.Stamp`)."""
@@ -45,16 +46,18 @@ def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:
     """Return all folders of a user, deleted ones included, and all subscriptions, in the order of their last change.
 
     A deleted folder that still shows mail counts as one that is not deleted. One that a merge has united with another
-    one is not told: no user has deleted it.
+    one is not told, nor is one that a purge has removed: no user has deleted it.
     """
-    rows = connection.execute(
+    purge = _purge(connection, user)
+    found = connection.execute(
         f"SELECT f.name, f.mailbox_id, {SHOWN_UIDVALIDITY}, COALESCE(c.uidnext, 1),"
-        f" f.deleted AND COALESCE(c.messages, 0) = 0, f.time >> {COUNTER_BITS}, COALESCE(c.highestmodseq, 0), {HEAD},"
+        f" f.deleted AND COALESCE(c.messages, 0) = 0, f.time, COALESCE(c.highestmodseq, 0), {HEAD},"
         f" f.deleted AND f.sid = '{UNITED}'"
         " FROM folder f LEFT JOIN chain c ON c.id = f.mailbox_id WHERE f.user = ?"
         " ORDER BY f.deleted DESC, f.time, f.sid, f.mailbox_id",
         (user,),
-    ).fetchall()
+    )
+    rows = [row for row in found if not (row[4] and _is_purged(purge, row[5]))]
     homes = {name: mailbox_id for name, mailbox_id, *_, is_united in rows if not is_united}  # a living one is the last
     united = {mailbox_id: homes.get(name) for name, mailbox_id, *_, is_united in rows if is_united}
     known = _holders(connection, user)
@@ -62,7 +65,7 @@ def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:
     guids = {home: guid for guid, home in holders.items()}  # of several, the one given last
     annotated = dict(connection.execute(f"{_ANNOTATED} GROUP BY mailbox_id", (user,)).fetchall())
     subscriptions = connection.execute(
-        f"SELECT name, subscribed, time >> {COUNTER_BITS} FROM subscription WHERE user = ? ORDER BY time", (user,)
+        "SELECT name, subscribed, time FROM subscription WHERE user = ? ORDER BY time", (user,)
     )
     head = connection.execute(f"SELECT {HEAD} FROM chain c WHERE c.id = ?", (tree_id(user),)).fetchone()
     return TreeChanges(
@@ -73,19 +76,41 @@ def tree_changes(connection: sqlite3.Connection, user: str) -> TreeChanges:
                 uidvalidity,
                 uidnext,
                 bool(deleted),
-                changed_ms,
+                time >> COUNTER_BITS,
                 guids.get(mailbox_id) or (_other_id(mailbox_id) if mailbox_id in holders else mailbox_id),
                 mailbox_id in guids and known[guids[mailbox_id]] != mailbox_id,
                 modseq,
                 newest,
                 max(annotated.get(home, 0) for home in _homes(name, mailbox_id)),
             )
-            for name, mailbox_id, uidvalidity, uidnext, deleted, changed_ms, modseq, newest, _ in rows
+            for name, mailbox_id, uidvalidity, uidnext, deleted, time, modseq, newest, _ in rows
             if mailbox_id not in united
         ],
-        [SubscriptionChange(name, bool(subscribed), ms) for name, subscribed, ms in subscriptions],
+        [
+            SubscriptionChange(name, bool(subscribed), time >> COUNTER_BITS)
+            for name, subscribed, time in subscriptions
+            if subscribed or not _is_purged(purge, time)
+        ],
         head[0] if head is not None else "",
+        purge,
     )
+
+
+def _purge(connection: sqlite3.Connection, user: str) -> Purge | None:
+    """Return the last purge of the user's mail. Raises DamagedRowError."""
+    query = "SELECT value, time FROM annotation WHERE user = ? AND mailbox_id = ? AND name = ?"
+    row = connection.execute(query, (user, NOWHERE, PURGED)).fetchone()
+    if row is None or row[0] is None:
+        return None
+    value, time = row
+    uidnext = value.removesuffix(UNDER_WAY)
+    if not uidnext.isdigit():
+        raise DamagedRowError("the note of a purge", "cannot be read")
+    return Purge(int(uidnext), uidnext == value, time)
+
+
+def _is_purged(purge: Purge | None, time: int) -> bool:
+    return purge is not None and purge.has_removed(time)
 
 
 def _other_id(mailbox_id: bytes) -> bytes:
@@ -146,25 +171,41 @@ def _homes(name: str, mailbox_id: bytes) -> tuple[bytes, ...]:
 
 
 def annotation_changes(connection: sqlite3.Connection, user: str, mailbox_id: bytes) -> list[AnnotationChange]:
-    """Return the annotations that clients have set at a folder or, at `NOWHERE`, the account; removed ones included."""
+    """Return the annotations that clients have set at a folder or, at `NOWHERE`, the account.
+
+    Those that clients have removed are included.
+    """
+    purge = _purge(connection, user)
     rows = connection.execute(
-        f"SELECT name, value, time >> {COUNTER_BITS} FROM annotation WHERE user = ? AND mailbox_id = ?"
+        "SELECT name, value, time FROM annotation WHERE user = ? AND mailbox_id = ?"
         f" AND substr(name, 1, {len(OWN)}) <> '{OWN}'",
         (user, mailbox_id),
     )
-    return [AnnotationChange(*row) for row in rows]
+    return [
+        AnnotationChange(name, value, time >> COUNTER_BITS)
+        for name, value, time in rows
+        if value is not None or not _is_purged(purge, time)
+    ]
 
 
-def expunged(connection: sqlite3.Connection, mailbox_id: bytes, scratch: Scratch | None = None) -> GuidsByUid:
-    """Return the GUIDs of messages of a mailbox that are remembered as expunged, by UID.
+def expunged_by_users(connection: sqlite3.Connection, folder: Folder, scratch: Scratch | None = None) -> GuidsByUid:
+    """Return what `expunged` does, without messages of a former user, whose INBOX was purged. Raises as it does."""
+    purge = _purge(connection, folder.user) if folder.name == INBOX else None
+    return expunged(connection, folder.mailbox_id, scratch, 1 if purge is None else purge.uidnext)
+
+
+def expunged(
+    connection: sqlite3.Connection, mailbox_id: bytes, scratch: Scratch | None = None, first: int = 1
+) -> GuidsByUid:
+    """Return the GUIDs of messages of a mailbox that are remembered as expunged, by UID, from this UID on.
 
     Raises DamagedRowError, DiskFullError, UnavailableError.
     """
     query = (
-        "SELECT e.uid, e.guid FROM expunged e WHERE e.mailbox = ?"
+        "SELECT e.uid, e.guid FROM expunged e WHERE e.mailbox = ? AND e.uid >= ?"
         " AND NOT EXISTS (SELECT 1 FROM by_uid b WHERE b.mailbox = e.mailbox AND b.uid = e.uid) ORDER BY e.uid, e.guid"
     )
-    with closing(connection.execute(query, (mailbox_id,))) as gone:
+    with closing(connection.execute(query, (mailbox_id, first))) as gone:
         return GuidsByUid(map(_expunged_from, gone), scratch)
 
 

@@ -34,7 +34,9 @@ from resync.node_annotations import (
     FOREIGN_GUID,
     KEPT_UIDVALIDITY,
     OWN,
+    PURGED,
     UIDVALIDITY_HOLDER,
+    UNDER_WAY,
     UNFINISHED_SYNC,
     can_rise_to,
     held_by,
@@ -157,7 +159,7 @@ def annotate(tx: Transaction, user: str, mailbox_id: bytes, values: Iterable[tup
     if mailbox_id != NOWHERE and _is_deleted(tx, user, mailbox_id) is not False:
         raise FolderNotFoundError("the user has no such folder")
     if any(name.startswith(OWN) for name, _ in wanted):
-        return _name_elsewhere(tx, user, mailbox_id, wanted)
+        return _annotate_own(tx, user, mailbox_id, wanted)
     had = queries.had_annotations(tx.connection, user, mailbox_id, [name for name, _ in wanted])
     changed = tuple((name, value) for name, value in wanted if had.get(name) != value)
     if not changed:
@@ -169,14 +171,16 @@ def annotate(tx: Transaction, user: str, mailbox_id: bytes, values: Iterable[tup
     return commit(tx, _tree(user), [FolderAnnotate(mailbox_id, changed)]).dot
 
 
-def _name_elsewhere(
+def _annotate_own(
     tx: Transaction, user: str, mailbox_id: bytes, wanted: Sequence[tuple[str, bytes | None]]
 ) -> Dot | None:
-    """Set how a folder is named at another server. Raises as the two kinds do, and MailboxFullError."""
+    """Set an annotation that nodes alone set. Raises as the kinds do, and MailboxFullError."""
     (name, value), *others = wanted
-    of_account = name.startswith((FOREIGN_GUID, UNFINISHED_SYNC))
+    of_account = name == PURGED or name.startswith((FOREIGN_GUID, UNFINISHED_SYNC))
     if others or (name != KEPT_UIDVALIDITY if mailbox_id != NOWHERE else not of_account):
         raise InvalidNameError(f"annotations below {OWN} belong to the nodes")
+    if name == PURGED:
+        return _note_purge(tx, user, value)
     known = queries.count_annotations_below(tx.connection, user, NOWHERE, OWN)
     if known >= REMOVED_FACTOR * tx.limits.imap_folders_per_user:
         raise MailboxFullError("the user's folders have had too many names at other servers")
@@ -185,6 +189,16 @@ def _name_elsewhere(
     if mailbox_id == NOWHERE:
         return _know_as(tx, user, name, value)
     return _keep_uidvalidity(tx, user, mailbox_id, value)
+
+
+def _note_purge(tx: Transaction, user: str, value: bytes | None) -> Dot | None:
+    """Note that all that a former user has is about to be removed, or has been. Raises InvalidNameError.
+
+    This always makes an entry: what was removed before its stamp, the purge has removed.
+    """
+    if value is None or not _UID.fullmatch(value.removesuffix(UNDER_WAY)):
+        raise InvalidNameError(f"a purge is noted by a UIDNEXT, with {UNDER_WAY.decode()!r} behind it until it is over")
+    return commit(tx, _tree(user), [FolderAnnotate(NOWHERE, ((PURGED, value),))]).dot
 
 
 def _note_unfinished(tx: Transaction, user: str, name: str, value: bytes | None) -> Dot | None:
