@@ -9,12 +9,14 @@ from tempfile import TemporaryDirectory
 import pytest
 import trio
 
+from replicator.errors import UnavailableError
 from replicator.http.access import Access
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.http.tokens import Role, Tokens, add_token
 from replicator.http.users.routes import LINES_MAX
 from replicator.mail.annotations import USER_TABLE
+from replicator.mail.mailstore import NewMessage
 from replicator.user_table import ClusterUsers
 from replicator.users import UserDirectory, add_user
 from tests.http.conversation import Answer, Conversation, conversation
@@ -200,6 +202,26 @@ async def test_nothing_is_purged_while_it_is_not_known_whose_mail_a_name_opens(
     async with conversation(HttpServer(replace(services, users=users, oversight=users))) as client:
         answer = await ask(client, "POST", "/alice/purge")
     assert (answer.status, "not known now whose mail zoe opens" in str(answer.json["detail"])) == (503, True)
+
+
+async def test_a_purge_that_fails_half_way_is_noted_first(
+    client: Conversation, mail: HookedMail, report: FixedReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise UnavailableError("the disk is slow")
+
+    report.component = ("dc1", "dc2", "dc3")
+    await mail.save(await mail.folder("alice", "INBOX"), NewMessage(b"Subject: 1\r\n\r\n"))
+    with monkeypatch.context() as patch:
+        patch.setattr(mail, "expunge", fail)
+        assert (await ask(client, "POST", "/alice/purge")).status == 503
+    purge = (await mail.tree_changes("alice")).purge
+    assert purge is not None
+    assert (purge.uidnext, purge.is_over) == (2, False)
+    assert (await ask(client, "POST", "/alice/purge")).status == 200
+    purge = (await mail.tree_changes("alice")).purge
+    assert purge is not None
+    assert (purge.uidnext, purge.is_over) == (2, True)
 
 
 async def test_nobody_is_renamed_unless_all_nodes_are_linked(client: Conversation, report: FixedReport) -> None:
