@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TextIO
 
+from replicator.runtime.logs.accept_errors import TRIO_LOGGER, AcceptErrors
 from replicator.runtime.logs.fields import LogFields
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -144,6 +145,7 @@ def log_to_stderr(settings: LogSettings, process: str = "") -> None:
     """Log events to standard error, one line each. `process` is named in each line, if there are several."""
     handler = _ToStderr(settings, process)
     logging.basicConfig(level=settings.level.upper(), handlers=[handler])
+    logging.getLogger(TRIO_LOGGER).addFilter(AcceptErrors())
     for name, level in settings.levels.items():
         logging.getLogger(name).setLevel(level.upper())
 
