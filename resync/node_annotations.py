@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
+from protocol.values import UID_MAX
 from resync.entry import NOWHERE, AnnotationState
 from resync.state import RISEN_MAX
 
@@ -44,6 +45,12 @@ The value is the UIDNEXT of INBOX as that began, in decimal digits, with `UNDER_
 was removed before the last change of this annotation, or while it is under way, no user has removed.
 """
 UNDER_WAY = b" under way"
+UID_DIGITS = len(str(UID_MAX))
+
+
+def uid_in(value: bytes) -> int | None:
+    """Return the UID, or UIDNEXT, that is the value of an annotation; None if it is none."""
+    return int(value) if value.isdigit() and len(value) <= UID_DIGITS else None
 
 
 def held_by(mailbox_id: bytes, own: int) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 
-from protocol.values import UID_MAX, UidSet
+from protocol.values import UidSet
 from replicator.errors import FolderNotFoundError, UnavailableError
 from replicator.mail.changed_users import ChangedUsers
 from replicator.mail.compact_uids import CompactUids
@@ -22,11 +22,9 @@ from replicator.replication.writes.requests import AnnotateRequest, RaiseRequest
 from replicator.store.db import queries
 from replicator.store.db.queries import MailboxKey
 from resync.entry import NOWHERE
-from resync.node_annotations import FOREIGN_GUID, KEPT_UIDVALIDITY, PURGED, UNDER_WAY, UNFINISHED_SYNC
+from resync.node_annotations import FOREIGN_GUID, KEPT_UIDVALIDITY, PURGED, UNDER_WAY, UNFINISHED_SYNC, uid_in
 
 RENUMBERED_MAX = 500  # messages that get other UIDs by one entry
-
-UID_DIGITS = len(str(UID_MAX))
 
 
 class SyncOperations(FolderOperations):
@@ -60,7 +58,7 @@ class SyncOperations(FolderOperations):
         await self._coordinator.readiness.wait(tree_of(folder.user))
         query = partial(queries.values_below, user=folder.user, mailbox_id=NOWHERE, begin=_unfinished(folder))
         found = await self._store.read(query)
-        return min((int(uid) if uid.isdigit() and len(uid) <= UID_DIGITS else 0 for uid in found), default=None)
+        return min((uid_in(value) or 0 for value in found), default=None)
 
     async def note_unfinished_sync(self, folder: Folder, dovecot: str, common_uid: int | None) -> None:
         """See `CoreMailStore`."""

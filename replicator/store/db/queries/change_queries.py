@@ -30,7 +30,7 @@ from replicator.store.db.queries.folder_queries import (
 from replicator.store.db.rows.message_rows import DamagedRowError, unpacked_map
 from resync.entry import ID_BYTES, NOWHERE, tree_id
 from resync.folder_tree import UNITED
-from resync.node_annotations import FOREIGN_GUID, OWN, PURGED, UNDER_WAY, holder_of
+from resync.node_annotations import FOREIGN_GUID, OWN, PURGED, UNDER_WAY, holder_of, uid_in
 
 COUNTER_BITS = 16
 """Bits of a stamp's time below its milliseconds (`protocol.values.Stamp`)."""
@@ -103,10 +103,10 @@ def _purge(connection: sqlite3.Connection, user: str) -> Purge | None:
     if row is None or row[0] is None:
         return None
     value, time = row
-    uidnext = value.removesuffix(UNDER_WAY)
-    if not uidnext.isdigit():
+    uidnext = uid_in(value.removesuffix(UNDER_WAY))
+    if uidnext is None:
         raise DamagedRowError("the note of a purge", "cannot be read")
-    return Purge(int(uidnext), uidnext == value, time)
+    return Purge(uidnext, not value.endswith(UNDER_WAY), time)
 
 
 def _is_purged(purge: Purge | None, time: int) -> bool:
@@ -202,11 +202,11 @@ def expunged(
     Raises DamagedRowError, DiskFullError, UnavailableError.
     """
     query = (
-        "SELECT e.uid, e.guid FROM expunged e WHERE e.mailbox = ? AND e.uid >= ?"
+        "SELECT e.uid, e.guid FROM expunged e WHERE e.mailbox = ?"
         " AND NOT EXISTS (SELECT 1 FROM by_uid b WHERE b.mailbox = e.mailbox AND b.uid = e.uid) ORDER BY e.uid, e.guid"
     )
-    with closing(connection.execute(query, (mailbox_id, first))) as gone:
-        return GuidsByUid(map(_expunged_from, gone), scratch)
+    with closing(connection.execute(query, (mailbox_id,))) as gone:
+        return GuidsByUid((one for one in map(_expunged_from, gone) if one[0] >= first), scratch)
 
 
 def _expunged_from(columns: tuple[object, object]) -> tuple[int, bytes]:
