@@ -96,6 +96,7 @@ service imap-login {{{{
 
 SDBOX = "sdbox:~/sdbox"
 MAILDIR = "maildir:~/Maildir:LAYOUT=fs"
+MBOX = "mbox:~/mail"
 
 
 needs_dovecot = pytest.mark.skipif(

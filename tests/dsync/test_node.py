@@ -22,7 +22,7 @@ from replicator.errors import MailError, QuotaExceededError, UnavailableError
 from replicator.mail.flags import MAX_KEYWORDS
 from replicator.mail.mailstore import NewMessage
 from replicator.users import add_user
-from tests.dsync.dovecot import MAILDIR, PASSWORD, REPLICATOR, SDBOX, Dovecot, dovecot, needs_dovecot
+from tests.dsync.dovecot import MAILDIR, MBOX, PASSWORD, REPLICATOR, SDBOX, Dovecot, dovecot, needs_dovecot
 from tests.dsync.sides import USER, DovecotSide, History, Master, NodeSide, door, node_replicas
 from tests.effort import examples, first
 from tests.end_to_end.helpers.in_process import free_ports, running
@@ -344,6 +344,22 @@ async def test_a_refused_sync_changes_nothing(tmp_path: Path, command: list[str]
             assert done.returncode in {65, 75}
             assert (server.mails(USER), server.folders(USER)) == before
             assert {folder.name for folder in await mail.folders(USER)} == {"INBOX", "Here"}
+
+
+@pytest.mark.parametrize("command", [["sync"], ["sync", "-f"], ["sync", "-s", ""], ["sync", "-1"], ["backup"]])
+async def test_an_mbox_is_refused_in_words(tmp_path: Path, command: list[str]) -> None:
+    with dovecot(MBOX) as server:
+        server.do("mailbox", "create", "-u", USER, "A")
+        for folder in ("INBOX", "A"):
+            server.save(USER, b"Subject: kept\r\n\r\n", folder)
+        async with one_node(tmp_path) as mail, door(node_replicas(mail, now_ms)) as address:
+            before = server.mails(USER), server.folders(USER)
+            [kind, *options] = command
+            done = await trio.to_thread.run_sync(lambda: server.run(kind, "-u", USER, *options, address))
+            assert done.returncode == 65
+            assert b"Remote dsync failed: the master's storage keeps no GUIDs" in done.stderr
+            assert (server.mails(USER), server.folders(USER)) == before
+            assert await NodeSide(mail).shown() == []
 
 
 async def test_backups_of_a_node(tmp_path: Path) -> None:

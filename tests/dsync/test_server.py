@@ -237,7 +237,7 @@ async def test_nonsense_is_told_and_counted(services: DsyncServices, registry: C
 async def test_a_storage_without_guids_is_refused(services: DsyncServices, registry: CollectorRegistry) -> None:
     without = Mailbox(b"1" * 16, 1, 1, 0, 1, 1, have_save_guids=False)
     async with connected(DsyncServer(services)) as stream:
-        await stream.send_all(BEGIN + SYNC + END_OF_LIST + line_of(Deletions()) + line_of(without))
+        await stream.send_all(BEGIN + SYNC + END_OF_LIST + line_of(Deletions()) + line_of(without) + END_OF_LIST)
         assert b"\nFthe master's storage keeps no GUIDs" in await until(stream)
     assert count(registry, "failed") == 1
 

@@ -149,7 +149,7 @@ class RemoteSession:
         self._owes_numbers = True
         try:
             await self._sync_mailbox(theirs)
-        except MailError as error:
+        except (DsyncError, MailError) as error:
             if not self._owes_numbers:
                 raise
             self._failure = error
