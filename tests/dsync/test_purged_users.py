@@ -137,7 +137,8 @@ def use(config: Config) -> None:
             for subject in subjects:
                 client.append(folder, "", "", subject + b"\r\n\r\n")
         client.subscribe("Work")
-        client.xatom("SETMETADATA", "Work", '(/private/comment "kept")')
+        for folder in ("INBOX", "Work"):
+            client.xatom("SETMETADATA", folder, '(/private/comment "kept")')
         expunge(client, "1")
 
 
@@ -182,8 +183,9 @@ async def test_mail_that_was_purged_comes_back_from_a_dovecot_that_syncs(
         assert folders_at(server) == folders_of(one) == ALL
         assert server.subscriptions(USER) >= {"Work"}
         with logged_in(one) as client:
-            client.xatom("GETMETADATA", "Work", "/private/comment")
-            assert client.response("METADATA")[1] == [b'"Work" (/private/comment "kept")']
+            for folder in ("INBOX", "Work"):
+                client.xatom("GETMETADATA", folder, "/private/comment")
+                assert client.response("METADATA")[1] == [f'"{folder}" (/private/comment "kept")'.encode()]
             expunge(client, "1:*")
             client.delete("Work/Old")
         sync()
