@@ -104,7 +104,7 @@ class CoreMailStore(MailStore, Protocol):
         ...
 
     async def annotation_changes(self, user: str, folder: Folder | None) -> Sequence[AnnotationChange]:
-        """Return annotations as `annotations` does, and those that users removed, each with its last change."""
+        """Return annotations as `annotations` does, removed ones included, each with its last change."""
         ...
 
     async def expunged(self, folder: Folder, scratch: Scratch | None = None) -> GuidsByUid:

@@ -171,21 +171,13 @@ def _homes(name: str, mailbox_id: bytes) -> tuple[bytes, ...]:
 
 
 def annotation_changes(connection: sqlite3.Connection, user: str, mailbox_id: bytes) -> list[AnnotationChange]:
-    """Return the annotations that clients have set at a folder or, at `NOWHERE`, the account.
-
-    Those that clients have removed are included.
-    """
-    purge = _purge(connection, user)
+    """Return the annotations that clients have set at a folder or, at `NOWHERE`, the account; removed ones included."""
     rows = connection.execute(
-        "SELECT name, value, time FROM annotation WHERE user = ? AND mailbox_id = ?"
+        f"SELECT name, value, time >> {COUNTER_BITS} FROM annotation WHERE user = ? AND mailbox_id = ?"
         f" AND substr(name, 1, {len(OWN)}) <> '{OWN}'",
         (user, mailbox_id),
     )
-    return [
-        AnnotationChange(name, value, time >> COUNTER_BITS)
-        for name, value, time in rows
-        if value is not None or not _is_purged(purge, time)
-    ]
+    return [AnnotationChange(*row) for row in rows]
 
 
 def expunged_by_users(connection: sqlite3.Connection, folder: Folder, scratch: Scratch | None = None) -> GuidsByUid:
