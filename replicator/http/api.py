@@ -13,19 +13,21 @@
 | `POST /api/v1/checkpoint` | `CheckpointResult`: 200 when all changes are written, 202 if that takes longer |
 | `POST /api/v1/reload` | `CertificateStatus` of each certificate, read again; 409 if one cannot be used |
 | `POST /api/v1/search/rebuild` | 202 and `SearchTextStatus` of what is deleted; 409 if the node is to keep none |
-| `GET /api/v1/users/USER/messages?mailbox=&after=` | UID and SHA-256 of messages above a UID, one page |
+| `GET /api/v1/users/USER/messages?mailbox=&after=` | UID, SHA-256 and GUID of messages above a UID, one page |
 | `POST /api/v1/users/USER/messages?mailbox=&flags=&received_ms=&uid=` | 201 and the UID of the message in the body |
 | `POST /api/v1/users/USER/messages/batch?mailbox=` | 201 and the UIDs of the messages in the body; all or none |
 | `GET /api/v1/openapi.json` | all routes, as an OpenAPI document |
 
 A folder name in a path is one segment (`Archive%2F2024`); `flags` are separated by spaces, in UTF-8 and percent-encoded
-like everything else. A batch is MessagePack: an array with `[received_ms or nil, [flag, ...], body, uid or nil]` for
-each message, `BATCH_MAX` at most; the last value may be left out. `uid` is the UID at another server: the message gets
-it unless the folder's UIDNEXT is above it. Folders are in `mail.folder_routes`, mail to take away in
-`mail.mail_routes`, mail to remove in `mail.expunge_routes`, numbers of mailboxes in `mail.number_routes`, changes of an
-import in `mail.change_routes`, long-running operations in `tasks.routes`, what happened to mail in `mail.story_routes`,
-traces of the protocol in `trace_routes`, sessions in `session_routes`, users in `users.routes`, answers for proxies in
-`users.proxy_routes`, the page for operators in `page`.
+like everything else. A batch is MessagePack: an array with `[received_ms or nil, [flag, ...], body, uid or nil, guid or
+nil]` for each message, `BATCH_MAX` at most; the last two values may be left out. `uid` is the UID at another server:
+the message gets it unless the folder's UIDNEXT is above it. `guid` are the 16 octets of its GUID: if the folder has a
+message with it, this one is not stored, and the answer has the UID of the other one. Folders are in
+`mail.folder_routes`, mail to take away in `mail.mail_routes`, mail to remove in `mail.expunge_routes`, numbers of
+mailboxes in `mail.number_routes`, changes of an import in `mail.change_routes`, long-running operations in
+`tasks.routes`, what happened to mail in `mail.story_routes`, traces of the protocol in `trace_routes`, sessions in
+`session_routes`, users in `users.routes`, answers for proxies in `users.proxy_routes`, the page for operators in
+`page`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from dataclasses import asdict
 from functools import partial
 from http import HTTPStatus
 from itertools import islice
-from typing import TypeAlias, cast
+from typing import NamedTuple, cast
 
 import msgpack
 import trio
@@ -90,11 +92,12 @@ from replicator.status import (
     QuotaStatus,
     SearchTextStatus,
 )
+from resync.entry import ID_BYTES
 
 MESSAGE_TYPE = "message/rfc822"
 BATCH_MAX = 1000
-WITHOUT_UID = 3  # values of a message in a batch
-MESSAGES_PAGE = 5000  # some 500 KiB of JSON: a few milliseconds of the event loop
+VALUES_MIN, VALUES_MAX = 3, 5  # of a message in a batch
+MESSAGES_PAGE = 5000  # some 700 KiB of JSON: a few milliseconds of the event loop
 CHECKPOINT_WAIT_S = 30.0  # less than the time limit of a request, and than callers wait for an answer
 
 
@@ -193,7 +196,7 @@ async def post_search_rebuild(services: HttpServices, _request: Request) -> Resp
 
 
 async def list_messages(services: HttpServices, request: Request) -> Response:
-    """Return UID and hash of a folder's messages, for `import` to skip. `more`: ask again after the last UID."""
+    """Return UID, hash and GUID of a folder's messages, for `import` to skip. `more`: ask again after the last UID."""
     user = await known_user(services, request)
     after = number(request, "after", UID_MAX) or 0
     folder = await services.mail.folder(user, canonical_name(request.query.get("mailbox", INBOX)))
@@ -202,7 +205,10 @@ async def list_messages(services: HttpServices, request: Request) -> Response:
     return json_response(
         {
             "uidvalidity": folder.uidvalidity,
-            "messages": [{"uid": message.uid, "sha256": message.content_hash.hex()} for message in page],
+            "messages": [
+                {"uid": message.uid, "sha256": message.content_hash.hex(), "guid": message.guid.hex()}
+                for message in page
+            ],
             "more": len(page) == MESSAGES_PAGE,
         }
     )
@@ -228,12 +234,15 @@ async def post_message(services: HttpServices, request: Request) -> Response:
 
 
 async def post_batch(services: HttpServices, request: Request) -> Response:
-    """Store the messages in the request's body, in their order, all or none. For UIDs see `post_message`."""
+    """Store the messages in the request's body, in their order, all or none. For UIDs see `post_message`.
+
+    A message whose GUID the folder has already is not stored, and the answer has the UID of the one that is there.
+    """
     user = await known_user(services, request)
     folder = await services.mail.folder(user, canonical_name(request.query.get("mailbox", INBOX)))
     batch = await services.run_in_thread(partial(_batch, request.body))
-    settable = {flags: await settable_in(services.mail, folder, flags) for flags in {flags for _, flags, _, _ in batch}}
-    messages = [NewMessage(body, settable[flags], received_ms, uid) for received_ms, flags, body, uid in batch]
+    settable = {flags: await settable_in(services.mail, folder, flags) for flags in {one.flags for one in batch}}
+    messages = [NewMessage(one.body, settable[one.flags], one.received_ms, one.uid, one.guid) for one in batch]
     saved = await services.mail.save_all(folder, messages)
     return json_response(
         {"uidvalidity": saved[-1].uidvalidity, "uids": [_shown_uid(one) for one in saved]}, HTTPStatus.CREATED
@@ -249,8 +258,14 @@ def _shown_uid(saved: SavedMessage) -> int | None:
     return saved.uid if saved.shown else None
 
 
-_Batched: TypeAlias = tuple[int | None, tuple[str, ...], bytes, int | None]
-"""A message of a batch: the time of its receipt, its flags, its body, its UID at another server."""
+class _Batched(NamedTuple):
+    """A message of a batch. `uid`: its UID at another server."""
+
+    received_ms: int | None
+    flags: tuple[str, ...]
+    body: bytes
+    uid: int | None
+    guid: bytes | None
 
 
 def _batch(packed: bytes) -> list[_Batched]:
@@ -261,19 +276,31 @@ def _batch(packed: bytes) -> list[_Batched]:
         raise ProblemError(HTTPStatus.BAD_REQUEST, f"the batch is not MessagePack: {error}") from None
     if not isinstance(found, tuple) or not 0 < len(found) <= BATCH_MAX:
         raise ProblemError(HTTPStatus.BAD_REQUEST, f"a batch must be an array of 1 to {BATCH_MAX} messages")
-    return [_batched(number, one) for number, one in enumerate(found, 1)]
+    batch = [_batched(number, one) for number, one in enumerate(found, 1)]
+    guids = [one.guid for one in batch if one.guid is not None]
+    if len({*guids}) < len(guids):
+        raise ProblemError(HTTPStatus.BAD_REQUEST, "two messages of the batch have one GUID")
+    return batch
 
 
 def _batched(number: int, one: object) -> _Batched:
-    match (*one, None) if isinstance(one, tuple) and len(one) == WITHOUT_UID else one:
-        case (None | int() as received_ms, tuple() as flags, bytes() as body, None | int() as uid) if (
-            (received_ms is None or _is_number(received_ms, 0, TIME_MAX_MS))
-            and (uid is None or _is_number(uid, 1, UID_MAX))
-            and all(isinstance(flag, str) for flag in flags)
-            and body
-        ):
-            return received_ms, flags, body, uid
-    expected = "[received_ms or nil, [flag, ...], body, uid or nil]"
+    if isinstance(one, tuple) and VALUES_MIN <= len(one) <= VALUES_MAX:
+        match (*one, None, None)[:VALUES_MAX]:
+            case (
+                None | int() as received_ms,
+                tuple() as flags,
+                bytes() as body,
+                None | int() as uid,
+                None | bytes() as guid,
+            ) if (
+                (received_ms is None or _is_number(received_ms, 0, TIME_MAX_MS))
+                and (uid is None or _is_number(uid, 1, UID_MAX))
+                and (guid is None or len(guid) == ID_BYTES)
+                and all(isinstance(flag, str) for flag in flags)
+                and body
+            ):
+                return _Batched(received_ms, flags, body, uid, guid)
+    expected = "[received_ms or nil, [flag, ...], body, uid or nil, guid or nil]"
     raise ProblemError(HTTPStatus.BAD_REQUEST, f"message {number} of the batch is not {expected}")
 
 

@@ -57,10 +57,11 @@ class MasterDocument(TypedDict):
 
 
 class HashedMessage(TypedDict):
-    """A message by its UID and the hash of its body, hexadecimal."""
+    """A message by its UID, the hash of its body, and its GUID, both hexadecimal."""
 
     uid: int
     sha256: str
+    guid: str
 
 
 class MessagesDocument(TypedDict):

@@ -15,7 +15,6 @@ import trio
 
 from replicator.dsync.replica import SavedAs
 from replicator.dsync.rules.given_names import GivenName
-from replicator.dsync.rules.mails.copies import is_copy
 from replicator.dsync.rules.mails.flags import NO_FLAGS, FlagChanges
 from replicator.dsync.rules.moves import Name
 from replicator.dsync.rules.tree import (
@@ -32,6 +31,7 @@ from replicator.dsync.rules.tree import (
 from replicator.dsync.wire.items import Attribute, Deletions, Mailbox, MailboxState, TreeNode
 from replicator.errors import FolderExistsError, FolderNotFoundError, InvalidNameError
 from replicator.mail.compact_uids import CompactUids
+from replicator.mail.dovecot_guids import is_copy
 from replicator.mail.guids_by_uid import GuidsByUid
 from replicator.mail.listing import ListedMessage, Listing
 from replicator.mail.scratch import Scratch

@@ -20,7 +20,7 @@ from replicator.dsync.node_mail.mail_replica import MailReplicas
 from replicator.dsync.replica import OpenReplica
 from replicator.dsync.rules.tree import INBOX
 from replicator.dsync.users import Syncing
-from replicator.dsync.wire.guids import guid_of
+from replicator.mail.dovecot_guids import guid_of
 from replicator.mail.mailstore import NewMessage
 from tests.dsync.dovecot import PASSWORD, Dovecot
 from tests.dsync.memory_replica import MemoryReplica

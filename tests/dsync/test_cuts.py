@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from replicator.dsync.rules.tree import INBOX
-from replicator.dsync.wire.guids import guid_of
+from replicator.mail.dovecot_guids import guid_of
 from tests.dsync.dovecot import MAILDIR, PASSWORD, Dovecot, dovecot, needs_dovecot
 from tests.dsync.memory_replica import MemoryReplica
 from tests.dsync.sides import USER, DovecotSide, Master, MemorySide, door, served

@@ -18,9 +18,9 @@ from replicator.dsync.replica import Replica
 from replicator.dsync.rules.mails.telling import Account
 from replicator.dsync.rules.tree import INBOX, Adopt, Delete, Rename
 from replicator.dsync.users import Syncing
-from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailChange, TreeNode
 from replicator.errors import FolderNotFoundError, UnavailableError
+from replicator.mail.dovecot_guids import guid_of
 from replicator.mail.guids_by_uid import GuidsByUid
 from replicator.mail.listing import ListedMessage, Listing
 from replicator.mail.mailstore import Folder, NewMessage, SavedMessage

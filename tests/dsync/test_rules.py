@@ -8,14 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicator.dsync.rules.mails.comparison import ChangesSince, Comparison, Told, concerned
-from replicator.dsync.rules.mails.copies import COPIES_MAX, guid_of_copy
 from replicator.dsync.rules.mails.flags import NO_FLAGS, FlagSide, merged_flags
 from replicator.dsync.rules.mails.merging import plan_merge
 from replicator.dsync.rules.mails.new_mails import NewMail, NewUids
 from replicator.dsync.rules.mails.placed_mails import Placed
 from replicator.dsync.rules.mails.plan import Known, Plan
-from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import ChangeType, Mailbox, MailboxState, MailChange
+from replicator.mail.dovecot_guids import COPIES_MAX, guid_of, guid_of_copy
 from replicator.mail.guids_by_uid import GuidsByUid
 from replicator.mail.listing import NO_MESSAGES, ListedMessage, Listing
 

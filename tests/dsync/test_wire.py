@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.errors import DsyncError, PeerGoneError
-from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import (
     Attribute,
     ChangeType,
@@ -35,6 +34,7 @@ from replicator.dsync.wire.reader import AT_ONCE, LINE_BYTES_MAX, LONG_LINES_MAX
 from replicator.dsync.wire.streams import StreamDecoder, StreamEncoder
 from replicator.dsync.wire.values import decode_list, decode_record, encode_list, encode_record
 from replicator.dsync.wire.writer import END_OF_LIST, END_OF_TEXT, general_line, hello, line_of
+from replicator.mail.dovecot_guids import guid_of
 
 ANY_TEXT = st.text(st.characters(codec="utf-8"))
 KEYWORDS = st.frozensets(st.sampled_from(["\\Seen", "\\Draft", "\\Deleted", "a\tb", "kw", "\\Flagged"]))

@@ -260,8 +260,8 @@ GROUPS = (
         Shown("POST", "/api/v1/users/{user}/messages/batch", (
             Call(f"{_USER}/messages/batch", 201, "all are stored, in this order", BATCH),
             Call(f"{_USER}/messages/batch", 400, "this is no batch; nothing is stored", b"\xc1"),
-        ), "MessagePack: an array of 1 to 1000 messages, each `[received_ms or nil, [flag, ...], body, uid or nil]`"
-           " (the last value may be left out), 64 MiB in all"),
+        ), "MessagePack: an array of 1 to 1000 messages, each `[received_ms or nil, [flag, ...], body, uid or nil, guid"
+           " or nil]` (the last two may be left out; a GUID has 16 octets), 64 MiB in all"),
         Shown("GET", "/api/v1/users/{user}/messages", (
             Call(f"{_USER}/messages?after=1", 200, "5000 messages at most; if `more` is true, ask after the last UID"),
             Call(f"{_USER}/messages?mailbox=None", 404, "there is no such folder"),

@@ -132,6 +132,11 @@ NO_MESSAGES: tuple[object, ...] = (
     (0, [], b"x", True),
     (0, [], b"x", 2**32),
     (0, [], b"x", 1, 1),
+    (0, [], b"x", None, "0" * 16),
+    (0, [], b"x", None, b""),
+    (0, [], b"x", None, b"0" * 17),
+    (0, [], b"x", None, b"0" * 16, None),
+    (0, []),
 )
 
 
@@ -158,11 +163,15 @@ async def test_batch_is_stored_in_its_order_with_flags_and_dates(client: Convers
         *(
             (
                 msgpack.packb([(0, [], b"x"), wrong]),
-                "message 2 of the batch is not [received_ms or nil, [flag, ...], body, uid or nil]",
+                "message 2 of the batch is not [received_ms or nil, [flag, ...], body, uid or nil, guid or nil]",
             )
             for wrong in NO_MESSAGES
         ),
         (msgpack.packb([(0, [], b"x"), (0, ["(no)flag"], b"x")]), "'(no)flag' is not an IMAP flag that can be set"),
+        (
+            msgpack.packb([(0, [], body, None, b"0" * 16) for body in (b"x", b"y")]),
+            "two messages of the batch have one",
+        ),
     ],
 )
 async def test_wrong_batch_is_refused_whole(client: Conversation, mail: HookedMail, packed: bytes, reason: str) -> None:
@@ -170,6 +179,17 @@ async def test_wrong_batch_is_refused_whole(client: Conversation, mail: HookedMa
     assert answer.status == 400
     assert str(answer.json["detail"]).startswith(reason)
     assert await mail.bodies("alice") == []
+
+
+async def test_mail_of_a_batch_gets_its_guid_once(client: Conversation, mail: HookedMail) -> None:
+    batch = msgpack.packb([(0, [], b"one", 5, b"1" * 16), (0, [], b"two", None, b"2" * 16), (0, [], b"three")])
+    for _ in range(2):
+        answer = await post(client, BATCH, batch, content_type=MSGPACK_TYPE)
+        assert answer.status == 201
+        assert str(answer.json["uids"]).startswith("[5, 6, ")
+    messages = (await mail.open_mailbox(await mail.folder("alice", "INBOX"))).messages
+    assert {uid: messages[uid].guid for uid in (5, 6)} == {5: b"1" * 16, 6: b"2" * 16}
+    assert [*messages] == [5, 6, 7, 8], "without a GUID, each is another one"
 
 
 async def test_keywords_keep_the_mailboxes_spelling(client: Conversation, mail: HookedMail) -> None:
@@ -194,8 +214,12 @@ async def test_messages_are_listed_by_content_in_pages(
     bodies = [b"a", b"b", b"c"]
     for body in bodies:
         await post(client, "/api/v1/users/alice/messages", body)
-    rows = [{"uid": uid, "sha256": hashlib.sha256(body).hexdigest()} for uid, body in enumerate(bodies, 1)]
-    uidvalidity = (await mail.folder("alice", "INBOX")).uidvalidity
+    inbox = await mail.folder("alice", "INBOX")
+    uidvalidity, messages = inbox.uidvalidity, (await mail.open_mailbox(inbox)).messages
+    rows = [
+        {"uid": uid, "sha256": hashlib.sha256(body).hexdigest(), "guid": messages[uid].guid.hex()}
+        for uid, body in enumerate(bodies, 1)
+    ]
     first = (await get(client, "/api/v1/users/alice/messages")).json
     assert first == {"uidvalidity": uidvalidity, "messages": rows[:2], "more": True}
     second = (await get(client, "/api/v1/users/alice/messages?after=2")).json

@@ -83,12 +83,24 @@ class FoundFolder:
 
 
 class SentMessage(NamedTuple):
-    """A message to be stored. `uid`: its UID at another server, which it keeps unless UIDNEXT is above it."""
+    """A message to be stored. `uid`: its UID at another server, which it keeps unless UIDNEXT is above it.
+
+    `guid`: the one that it is to have; only `save_all` gives it.
+    """
 
     text: bytes
     flags: frozenset[str] = frozenset()
     received_ms: int | None = None
     uid: int | None = None
+    guid: bytes | None = None
+
+
+class HashedMail(NamedTuple):
+    """A mail of a folder, by its UID, the SHA-256 of its text in hexadecimal, and its GUID."""
+
+    uid: int
+    sha256: str
+    guid: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,16 +296,15 @@ class NodeClient(NodeConnection):
         """Make the node make its search texts anew; return what there was before."""
         return self.read(SearchTextStatus, self.ask("POST", "/api/v1/search/rebuild"))
 
-    def contents(self, user: str, mailbox: str) -> dict[str, list[int]]:
-        """Return the UIDs of the folder's messages with each content, by its SHA-256 in hexadecimal."""
-        found: dict[str, list[int]] = {}
+    def contents(self, user: str, mailbox: str) -> list[HashedMail]:
+        """Return the folder's messages, by UID."""
+        found = list[HashedMail]()
         after: int | None = 0
         while after is not None:
             query = {"mailbox": mailbox, "after": str(after)}
             document = self.ask("GET", f"/api/v1/users/{segment(user)}/messages", query)
-            rows, after = self.parsed_by(_contents_page, document)
-            for uid, sha256 in rows:
-                found.setdefault(sha256, []).append(uid)
+            page, after = self.parsed_by(_contents_page, document)
+            found += page
         return found
 
     def save(self, user: str, mailbox: str, message: SentMessage) -> int | None:
@@ -309,7 +320,7 @@ class NodeClient(NodeConnection):
 
     def save_all(self, user: str, mailbox: str, messages: Sequence[SentMessage]) -> list[int | None]:
         """Store messages in this order, all or none. Return their UIDs, as `save` does."""
-        batch = [(one.received_ms, sorted(one.flags), one.text, one.uid) for one in messages]
+        batch = [(one.received_ms, sorted(one.flags), one.text, one.uid, one.guid) for one in messages]
         path = f"/api/v1/users/{segment(user)}/messages/batch"
         return self.parsed_by(_saved_uids, self.ask("POST", path, {"mailbox": mailbox}, msgpack.packb(batch), MSGPACK))
 
@@ -411,11 +422,11 @@ def _mail_user(document: object) -> str:
     return str(cast("_Object", document)["mail_user"])
 
 
-def _contents_page(document: object) -> tuple[list[tuple[int, str]], int | None]:
-    """Return the page's UIDs with content hashes, and the UID from which to continue, or None at the end."""
+def _contents_page(document: object) -> tuple[list[HashedMail], int | None]:
+    """Return the page's messages, and the UID from which to continue, or None at the end."""
     page = cast("_Object", document)
-    rows = [(int(row["uid"]), str(row["sha256"])) for row in page["messages"]]
-    return rows, rows[-1][0] if page["more"] else None
+    mails = [HashedMail(int(row["uid"]), str(row["sha256"]), bytes.fromhex(row["guid"])) for row in page["messages"]]
+    return mails, mails[-1].uid if page["more"] else None
 
 
 def _changed(document: object) -> UidSet:

@@ -14,9 +14,10 @@ from dataclasses import replace
 from http import HTTPStatus
 
 from protocol.units import MIB
-from protocol.values import UidSet
+from protocol.values import UID_MAX, UidSet
 from replicator.cli.api.client import FoundFolder, NodeClient, SentMessage
 from replicator.cli.api.connection import RefusedError, UnreachableError
+from replicator.cli.importing.guids import Guids
 from replicator.cli.importing.matching import Matching
 from replicator.cli.importing.memory import FolderMemory
 from replicator.cli.importing.numbers import Numbers
@@ -65,7 +66,8 @@ class FolderImport:
         self._advance = advance
         self._expunge = expunge
         self._numbers = Numbers(client, user, here, folder, self._note)
-        self._matching = Matching({}, (), ())
+        self._matching = Matching((), (), ())
+        self._guids = Guids((), ())
         self._refused_flags = set[str]()
 
     def run(self, reader: FolderReader) -> None:
@@ -87,7 +89,10 @@ class FolderImport:
             contents = self._client.contents(self._user, self._here.name)
             taken = {*self.memory.flags, *(uid for uid, _ in self.memory.unnumbered.values())}
             self._matching = Matching(contents, taken, self._named(listing))
+            self._guids = Guids(contents, self.memory.taken)
         self._numbers.keep(is_first=self._is_first)
+        if not self._numbers.are_kept or self.memory.moved:
+            self._guids.give_up()
         new = [message for message in new if not self._has_been_unnumbered(message)]
         self._save_all(reader, [message for message in new if message.uid is not None])
         if not self._stop.reason:
@@ -170,6 +175,7 @@ class FolderImport:
             self._fail([read], read.error)
         elif not read.text:
             self.result.empty += 1
+            self._guids.give_up()
             self._done([read])
         elif (uid := self._matching.uid_of(read)) is not None:
             self.result.present += 1
@@ -191,6 +197,7 @@ class FolderImport:
         try:
             uids = self._client.save_all(self._user, self._here.name, new)
         except RefusedError as error:
+            self._guids.put_back(mail.guid for mail in new)
             is_full = error.status == HTTPStatus.INSUFFICIENT_STORAGE
             if len(batch) > 1 and (is_full or error.status < HTTPStatus.INTERNAL_SERVER_ERROR):
                 for one in batch:
@@ -221,7 +228,11 @@ class FolderImport:
             why = f"more than {MAX_KEYWORDS} keywords" if is_keyword(flag) else "no flag of IMAP"
             self._note(f"the flag {flag!r} is left out: {why}")
         self._refused_flags |= message.flags - flags
-        return SentMessage(read.text, flags, message.received_ms, message.uid if self._numbers.are_kept else None)
+        uid = message.uid if self._numbers.are_kept else None
+        if uid is not None and uid < self._here.uidnext:
+            self._guids.give_up()  # it gets another UID
+        guid = self._guids.use(message.guid, uid or UID_MAX)
+        return SentMessage(read.text, flags, message.received_ms, uid, guid)
 
     def _take_over(self, listing: Listing, uids: UidSet) -> None:
         """Make flags of the source here, and expunges if they are asked for, where nobody has changed the mail."""
@@ -255,6 +266,7 @@ class FolderImport:
                 self.memory.flags[uid] = flags
             return
         self.memory.moved += 1
+        self._guids.give_up()
         # A UID that another import has passed over, since the mail could not be imported, names nothing here.
         if self._numbers.are_kept and (message.uid in self._matching.uids_here or message.uid >= self._here.uidnext):
             self._numbers.give_up(f"other mail has come under UID {message.uid} here")
@@ -267,8 +279,8 @@ class FolderImport:
         if not self._numbers.are_kept:
             return
         below = self._numbers.uidnext_there(listing.uids)
-        uids = (uid for uids in self._client.contents(self._user, self._here.name).values() for uid in uids)
-        foreign = [uid for uid in uids if uid < below and uid not in self.memory.taken]
+        mails = self._client.contents(self._user, self._here.name)
+        foreign = [mail.uid for mail in mails if mail.uid < below and mail.uid not in self.memory.taken]
         if foreign:
             self._numbers.give_up(f"other mail has come under UID {min(foreign)} here")
 
@@ -276,6 +288,7 @@ class FolderImport:
         self.notes.append(f"{self._folder.name}: {text}")
 
     def _fail(self, batch: Sequence[ReadMessage], reason: str) -> None:
+        self._guids.give_up()
         self.failures += [Failure(one.message.name, reason) for one in batch]
         self.result.failed += len(batch)
         self._done(batch)

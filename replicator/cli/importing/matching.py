@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 
+from replicator.cli.api.client import HashedMail
 from replicator.cli.sources import ReadMessage
 
 
 class Matching:
     """Mail of a folder here by content, each of which is at most one mail of the source.
 
-    `contents`: UIDs by SHA-256, as the node tells them. `taken`: UIDs that are mails of earlier imports, and so no
-    other's. `named`: UIDs that name other mails at the source.
+    `mails`: all that the folder has. `taken`: UIDs that are mails of earlier imports, and so no other's. `named`: UIDs
+    that name other mails at the source.
     """
 
-    def __init__(self, contents: Mapping[str, list[int]], taken: Collection[int], named: Collection[int]) -> None:
-        self.uids_here = frozenset(uid for uids in contents.values() for uid in uids)
-        self._free = {sha256: [uid for uid in uids if uid not in taken] for sha256, uids in contents.items()}
+    def __init__(self, mails: Sequence[HashedMail], taken: Collection[int], named: Collection[int]) -> None:
+        self.uids_here = frozenset(mail.uid for mail in mails)
+        self._free: dict[str, list[HashedMail]] = {}
+        for mail in mails:
+            if mail.uid not in taken:
+                self._free.setdefault(mail.sha256, []).append(mail)
         self._named = named
 
     def uid_of(self, read: ReadMessage) -> int | None:
@@ -25,8 +29,8 @@ class Matching:
         if not self._free:
             return None
         for text in (read.text, read.former):
-            uids = [] if text is None else self._free.get(hashlib.sha256(text).hexdigest(), [])
-            for at, uid in enumerate(uids):
-                if uid == read.message.uid or uid not in self._named:
-                    return uids.pop(at)
+            mails = [] if text is None else self._free.get(hashlib.sha256(text).hexdigest(), [])
+            for at, mail in enumerate(mails):
+                if mail.uid == read.message.uid or mail.uid not in self._named or mail.guid == read.message.guid:
+                    return mails.pop(at).uid
         return None

@@ -39,11 +39,15 @@ class BrokenFileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class UidList:
-    """UIDs of the messages of a folder, by the names of their files without flags."""
+    """UIDs of the messages of a folder, by the names of their files without flags.
+
+    `guids`: texts of GUIDs, where these are not the names of the files.
+    """
 
     uidvalidity: int
     uidnext: int
     uids: Mapping[str, int] = field(repr=False)
+    guids: Mapping[str, str] = field(repr=False)
 
 
 def parse_uidlist(content: bytes) -> UidList:
@@ -62,13 +66,20 @@ def parse_uidlist(content: bytes) -> UidList:
     uidvalidity, uidnext = numbers
     if not (0 < uidvalidity <= UID_MAX and 0 < uidnext <= UID_MAX):
         raise BrokenFileError(f"line 1: UIDVALIDITY {uidvalidity}, UIDNEXT {uidnext}")
-    uids, last = dict[str, int](), 0
+    uids, guids, last = dict[str, int](), dict[str, str](), 0
     for number, line in enumerate(lines[:-1], 2):
-        uid, name = parse(line, number)
+        uid, guid, name = parse(line, number)
         if not last < uid < UID_MAX or name in uids:
             raise BrokenFileError(f"line {number}: UID {uid} after {last}, or a name for the second time")
         uids[name] = last = uid
-    return UidList(uidvalidity, max(uidnext, last + 1), uids)
+        if guid:
+            guids[name] = guid
+    return UidList(uidvalidity, max(uidnext, last + 1), uids, guids)
+
+
+def base_name(file_name: str) -> str:
+    """Return the name of a message's file without its flags, as Dovecot finds its end."""
+    return file_name.partition(":")[0]
 
 
 def parse_keywords(content: bytes) -> Mapping[str, str]:
@@ -108,22 +119,23 @@ def highest_modseq(log: bytes) -> int | None:
     return highest if highest <= _MODSEQ_MAX else None
 
 
-def _line_1(line: bytes, number: int) -> tuple[int, str]:
+def _line_1(line: bytes, number: int) -> tuple[int, str, str]:
     uid, space, name = line.partition(b" ")
     if not space or not name:
         raise BrokenFileError(f"line {number} is not a UID and a name")
-    return _number(uid, number), _base(name)
+    return _number(uid, number), "", base_name(_text(name))
 
 
-def _line_3(line: bytes, number: int) -> tuple[int, str]:
+def _line_3(line: bytes, number: int) -> tuple[int, str, str]:
     found = _LINE_3.fullmatch(line)
     if found is None:
         raise BrokenFileError(f"line {number} is not a UID, fields and a name")
-    return int(found[1]), _base(found[3])
+    guid = next((word[1:] for word in found[2].split() if word.startswith(b"G")), b"")
+    return int(found[1]), _text(guid), base_name(_text(found[3]))
 
 
-def _base(name: bytes) -> str:
-    return name.decode("utf-8", "surrogateescape").partition(":2,")[0]
+def _text(octets: bytes) -> str:
+    return octets.decode("utf-8", "surrogateescape")
 
 
 def _number(text: bytes | None, number: int) -> int:

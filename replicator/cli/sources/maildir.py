@@ -3,7 +3,8 @@
 The letters after `:2,` in a file's name are flags: those of https://cr.yp.to/proto/maildir.html, and Dovecot's keywords
 `a` to `z`, whose names are in the folder's `dovecot-keywords` (`P`, passed, is `$Forwarded`). The file's modification
 time is the time of reception. `tmp/` holds unfinished deliveries and is ignored. UIDs are those of `dovecot-uidlist`;
-a file that is not in it has none yet.
+a file that is not in it has none yet. Where there is such a list, Dovecot knows each mail by the GUID in it or, without
+one, by the name of its file.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from replicator.cli.sources.dovecot_files import (
     UIDLIST,
     BrokenFileError,
     UidList,
+    base_name,
     highest_modseq,
     parse_keywords,
     parse_subscriptions,
@@ -33,6 +35,7 @@ from replicator.cli.sources.maildir_folders import PARTS, directories, separator
 from replicator.cli.sources.message import ReadMessage, SourceFolder, SourceMessage, with_crlf
 from replicator.cli.sources.names import below, folder_name
 from replicator.cli.sources.own_files import OwnFiles
+from replicator.mail.dovecot_guids import guid_of
 from replicator.mail.mailstore import INBOX, MESSAGE_BYTES_MAX
 
 FLAGS: Mapping[str, str] = {
@@ -119,7 +122,7 @@ class _Directory:
     def join(self, other: _Directory) -> None:
         """Add the mail of another directory; both have the UIDs of this folder no more."""
         messages = [*self.messages, *other.messages]
-        self.messages = [replace(one, uid=None) for one in messages]
+        self.messages = [replace(one, uid=None, guid=None) for one in messages]
         self.uids = None
         self.notes += other.notes
 
@@ -157,10 +160,10 @@ class _Directory:
 
         One look serves for all files that are gone, however many.
         """
-        folder, base = Path(message.name).parents[1], _base(Path(message.name).name)
+        folder, base = Path(message.name).parents[1], base_name(Path(message.name).name)
         look = self._looks.get(folder)
         if look is None or (base in look and not Path(look[base]).exists()):
-            look = self._looks[folder] = {_base(entry.name): entry.path for entry in os.scandir(folder / "cur")}
+            look = self._looks[folder] = {base_name(entry.name): entry.path for entry in os.scandir(folder / "cur")}
         if base not in look:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), message.name)
         return look[base]
@@ -184,8 +187,10 @@ class _Directory:
             is_whole = self._look(found, keywords)
             if is_whole and uids.keys() <= {base for base, _ in found}:
                 break
+        guids = {base: guid_of(self.uids.guids.get(base, base)) for base, _ in found if base} if self.uids else {}
         for (base, _), message in found.items():
-            yield replace(message, uid=uids.pop(base, None), key=base)  # a second file of this name has no UID
+            # A second file of this name has neither: Dovecot will give it another name.
+            yield replace(message, uid=uids.pop(base, None), key=base, guid=guids.pop(base, None))
 
     def _look(self, found: dict[tuple[str, int], SourceMessage], keywords: Mapping[str, str]) -> bool:
         """Find files, by their names without flags and their inodes; return False if some vanished meanwhile."""
@@ -204,7 +209,7 @@ class _Directory:
                 flags = parse_flags(entry.name, keywords) if part == "cur" else frozenset[str]()
                 received_ms = status.st_mtime_ns // 1_000_000
                 message = SourceMessage(entry.path, flags, received_ms, size_bytes=status.st_size)
-                found[_base(entry.name), entry.inode()] = message
+                found[base_name(entry.name), entry.inode()] = message
         return is_whole
 
     def _version(self) -> str:
@@ -213,7 +218,3 @@ class _Directory:
             known = (one.name, sorted(one.flags), one.received_ms, one.uid, one.size_bytes)
             digest.update(repr(known).encode("utf-8", "surrogateescape"))
         return digest.hexdigest()
-
-
-def _base(file_name: str) -> str:
-    return file_name.partition(":2,")[0]

@@ -19,7 +19,8 @@ class SourceMessage:
     """One message of a folder.
 
     `name` tells its location, for people; `uid` is the one by which clients know it, if the source tells; `key` names
-    it before it has a UID, and after; `place` is its number in a file of many; `size_bytes` is roughly right.
+    it before it has a UID, and after; `place` is its number in a file of many; `size_bytes` is roughly right; `guid` is
+    the one that syncs with a Dovecot know it by.
     """
 
     name: str
@@ -29,6 +30,7 @@ class SourceMessage:
     key: str | None = None
     place: int = 0
     size_bytes: int = 0
+    guid: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Listing(NamedTuple):
 
 
 class ReadMessage(NamedTuple):
-    """A message and its text with CRLF line ends, or why it cannot be read.
+    """A message and its text with CRLF line ends, or why it cannot be read. A server may tell its GUID only here.
 
     `former`: the text as earlier versions have imported it, if they did so differently.
     """

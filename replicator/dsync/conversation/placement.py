@@ -18,9 +18,9 @@ from replicator.dsync.replica import ReplicaMailbox, SavedAs
 from replicator.dsync.rules.mails.comparison import Told
 from replicator.dsync.rules.mails.placed_mails import Placed
 from replicator.dsync.rules.mails.plan import Plan
-from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import Mail
 from replicator.dsync.wire.reader import Mark
+from replicator.mail.dovecot_guids import guid_of
 from replicator.mail.mailstore import MESSAGE_BYTES_MAX
 
 MOVES_AT_ONCE = 500

@@ -14,10 +14,10 @@ from replicator.dsync.conversation.computing import computed, computed_each
 from replicator.dsync.conversation.peer import Peer
 from replicator.dsync.replica import ReplicaMailbox
 from replicator.dsync.rules.mails.comparison import Told
-from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import Mail, MailRequest
 from replicator.errors import ContentUnavailableError
 from replicator.mail.compact_uids import CompactUids
+from replicator.mail.dovecot_guids import guid_of
 from replicator.mail.listing import NO_MESSAGES, ListedMessage, Listing
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replicator.dsync.node_mail.last_syncs import LastSync
-from replicator.dsync.rules.mails.copies import MARK
+from replicator.mail.dovecot_guids import COPY_MARK
 from replicator.mail.mailstore import CoreMailStore, Folder
 
 
@@ -13,4 +13,4 @@ async def knows_all(mail: CoreMailStore, folder: Folder, last: LastSync) -> bool
     Return False, too, if branches that joined have brought back a mail below those that are new to the peer, or if
     there are copies: there were none at the last sync.
     """
-    return not await mail.has_guid(folder, MARK) and await mail.accounts_for(folder, last.uids, last.common_uid)
+    return not await mail.has_guid(folder, COPY_MARK) and await mail.accounts_for(folder, last.uids, last.common_uid)

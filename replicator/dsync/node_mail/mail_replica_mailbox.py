@@ -28,7 +28,15 @@ from replicator.mail.flags import SYSTEM_FLAGS, keywords
 from replicator.mail.guids_by_uid import GuidsByUid
 from replicator.mail.last_changes import AnnotationChange, FlagChange
 from replicator.mail.listing import ListedMessage, Listing
-from replicator.mail.mailstore import INBOX, CoreMailStore, Folder, FolderStatus, NewMessage, ReceivedBody
+from replicator.mail.mailstore import (
+    ANY_DOVECOT,
+    INBOX,
+    CoreMailStore,
+    Folder,
+    FolderStatus,
+    NewMessage,
+    ReceivedBody,
+)
 from replicator.mail.scratch import Scratch
 from replicator.mail.view import MailboxView
 
@@ -335,6 +343,8 @@ class MailReplicaMailbox:
         """See `ReplicaMailbox`."""
         await self._save_batch()
         await self._mail.note_unfinished_sync(self._folder, self._peer, common_uid)
+        if common_uid is None:
+            await self._mail.note_unfinished_sync(self._folder, ANY_DOVECOT, None)
 
     async def take_uidvalidity(self, uidvalidity: int) -> None:
         """See `ReplicaMailbox`."""

@@ -8,8 +8,8 @@ from functools import reduce
 import trio
 
 from protocol.values import UID_MAX, UidSet
-from replicator.dsync.rules.mails.copies import MARK
 from replicator.mail.compact_uids import CompactUids
+from replicator.mail.dovecot_guids import COPY_MARK
 from replicator.mail.listing import ListedMessage, Listing
 from replicator.mail.mailstore import CoreMailStore, Folder
 from replicator.mail.scratch import Scratch
@@ -89,4 +89,4 @@ class ReadMails:
     async def have_copies(self) -> bool:
         """Return True if there are copies among the mails that were read."""
         read = [*self._read]
-        return await trio.to_thread.run_sync(lambda: any(mails.has_guid(MARK) for mails in read))
+        return await trio.to_thread.run_sync(lambda: any(mails.has_guid(COPY_MARK) for mails in read))

@@ -18,7 +18,7 @@ from replicator.http.message import Request, Response, json_response
 from replicator.http.parameters import MODSEQ_MAX, number
 from replicator.http.routing import Route
 from replicator.http.services import HttpServices, known_user
-from replicator.mail.mailstore import canonical_name
+from replicator.mail.mailstore import ANY_DOVECOT, canonical_name
 
 
 async def put_numbers(services: HttpServices, request: Request) -> Response:
@@ -39,6 +39,9 @@ async def put_uidvalidity(services: HttpServices, request: Request) -> Response:
     user, name = await known_user(services, request), canonical_name(request.path["name"])
     folder = await services.mail.folder(user, name)
     uidvalidity = number(request, "uidvalidity", UID_MAX, minimum=1)
+    if uidvalidity is None:
+        # Mail of this cluster may lie below imported mail, which the next sync must not take for expunged.
+        await services.mail.note_unfinished_sync(folder, ANY_DOVECOT, 0)
     return json_response(document(await services.mail.keep_uidvalidity(folder, uidvalidity)))
 
 

@@ -21,7 +21,7 @@ from replicator.mail.mailstore.bodies import (
     read_begin,
     sending_s,
 )
-from replicator.mail.mailstore.core_mail_store import CoreMailStore
+from replicator.mail.mailstore.core_mail_store import ANY_DOVECOT, CoreMailStore
 from replicator.mail.mailstore.derived_data import MessageIdReader, Outliner, SearchTextMaker, SearchTextSlice
 from replicator.mail.mailstore.folder_names import (
     INBOX,
@@ -43,6 +43,7 @@ from replicator.mail.mailstore.values import (
 )
 
 __all__ = [
+    "ANY_DOVECOT",
     "INBOX",
     "MAX_LEVELS",
     "MESSAGE_BYTES_MAX",

@@ -17,6 +17,9 @@ from replicator.mail.mailstore.values import Folder
 from replicator.mail.scratch import Scratch
 from replicator.mail.view import MailboxView
 
+ANY_DOVECOT = ""
+"""In place of a Dovecot's name: the note of an import, which counts for the first sync with any."""
+
 
 class CoreMailStore(MailStore, Protocol):
     """A `MailStore`, and what imports and Dovecot's dsync need besides: to keep what clients know of a mailbox.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.cli.served_node import ServedNode
 from tests.cli.sources.mail_files import make_maildir, put
 
 UIDVALIDITY = 1_600_000_001
+NO_GUIDS: Mapping[int, str] = {}
 
 
 def numbered(root: Path, uids: list[int], uidnext: int) -> Path:
@@ -22,8 +24,9 @@ def numbered(root: Path, uids: list[int], uidnext: int) -> Path:
     return root
 
 
-def write_list(root: Path, uids: list[int], uidnext: int) -> None:
-    lines = "".join(f"{uid} :{uid}\n" for uid in uids)
+def write_list(root: Path, uids: list[int], uidnext: int, guids: Mapping[int, str] = NO_GUIDS) -> None:
+    """Write the list of UIDs. `guids`: by UID, of mails that have others than the names of their files."""
+    lines = "".join(f"{uid} {f'G{guids[uid]} ' if uid in guids else ''}:{uid}\n" for uid in uids)
     put(root, "dovecot-uidlist", f"3 V{UIDVALIDITY} N{uidnext} Gx\n{lines}".encode())
 
 

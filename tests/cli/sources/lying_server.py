@@ -26,7 +26,10 @@ HONEST: Mapping[str, bytes] = {
 """What a server with one message answers, without the last line, by the command."""
 
 Answer = bytes | Callable[[bytes], bytes]
-"""What is said, or how it follows from the command; if it ends without a line end, the connection ends, too."""
+"""What is said, or how it follows from the command; if it ends without a line end, the connection ends, too.
+
+What begins with NO or BAD refuses the command.
+"""
 
 
 @dataclass
@@ -71,6 +74,9 @@ def _serve(connection: socket.socket, server: LyingServer, answers: Mapping[str,
             server.asked.append(command)
             answer = answers.get(name.decode().upper(), b"")
             said = answer(command) if callable(answer) else answer
+            if said.startswith((b"NO ", b"BAD ")):
+                connection.sendall(tag + b" " + said)
+                continue
             is_whole = not said or said.endswith(b"\n")
             connection.sendall(said + tag + b" OK done\r\n" if is_whole else said)
             if not is_whole:

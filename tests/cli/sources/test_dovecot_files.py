@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from protocol.units import MIB
 from replicator.cli.sources import MailSource, SourceError, own_files, read_source
 from replicator.cli.sources.dovecot_files import BrokenFileError, highest_modseq, parse_subscriptions, parse_uidlist
+from replicator.mail.dovecot_guids import guid_of
 from tests.cli.sources.mail_files import listed, make_maildir, names, put, texts
 
 LIST = b"3 V1795821413 N3 Ge1df3c3a630f0a6b7933000083ecc375\n"
@@ -80,6 +81,33 @@ def test_any_list_is_read_or_refused(content: bytes) -> None:
     except BrokenFileError:
         return
     assert sorted(found.uids.values()) == list(found.uids.values())
+
+
+def test_list_tells_guids_that_are_not_names_of_files() -> None:
+    found = parse_uidlist(LIST + b"1 :a\n2 Gx W9 :b:2,S\n3 W9 G0\xff,S=2 :c\n4 G :d\n5 :\xff\n")
+    assert found.guids == {"b": "x", "c": "0\udcff,S=2"}
+
+
+def test_mail_has_the_guid_by_which_dovecot_knows_it(tmp_path: Path) -> None:
+    root = make_maildir(tmp_path / "Maildir")
+    for name in ("1.M2.host,S=9,W=10:2,S", "copy:2,", "b" * 32, "M1:1,x", "unnumbered"):
+        put(root / "cur", name, b"x\n")
+    put(root / "new", "copy", b"another file of this name\n")
+    lines = b"1 :1.M2.host,S=9,W=10\n2 G1.M2.host,S=9,W=10 :copy\n3 :%s\n4 :M1:1,\n" % (b"b" * 32)
+    put(root, "dovecot-uidlist", LIST + lines)
+    found = [(one.uid, one.guid) for one in listed(read_source(root, "INBOX")) if one.uid is not None]
+    texts = {1: "1.M2.host,S=9,W=10", 2: "1.M2.host,S=9,W=10", 3: "b" * 32, 4: "M1"}
+    assert found == [(uid, guid_of(text)) for uid, text in texts.items()]
+    rest = {one.guid for one in listed(read_source(root, "INBOX")) if one.uid is None}
+    assert rest == {guid_of("unnumbered"), None}
+
+
+def test_mail_of_other_servers_and_of_a_broken_list_has_no_guid(tmp_path: Path) -> None:
+    root = make_maildir(tmp_path / "Maildir")
+    put(root / "cur", "a:2,", b"x\n")
+    assert [one.guid for one in listed(read_source(root, "INBOX"))] == [None]
+    put(root, "dovecot-uidlist", LIST + b"x :a\n")
+    assert [one.guid for one in listed(read_source(root, "INBOX"))] == [None]
 
 
 def test_last_line_that_is_being_written_does_not_count() -> None:

@@ -10,6 +10,7 @@ from replicator.cli.importing.sources import Credentials, source_at
 from replicator.cli.sources import MailSource, ReadMessage, SourceError
 from replicator.cli.sources.imap import connection as imap_connection
 from replicator.cli.sources.imap import folder as imap_folder
+from replicator.mail.dovecot_guids import guid_of
 from tests.cli.sources.lying_server import HONEST, TEXT, Answer, LyingServer, lying_server
 
 MORE = imap_folder.PIECE_BYTES
@@ -100,6 +101,57 @@ def test_message_that_is_not_sent_is_named() -> None:
             [message] = read(server)
             assert message.error is not None
             assert message.message.name == "INBOX, UID 7"
+
+
+WITH_ID = HONEST["CAPABILITY"].replace(b"CONDSTORE", b"CONDSTORE ID")
+
+
+@pytest.mark.parametrize(
+    ("said", "guid"),
+    [
+        (b"0123456789abcdef0123456789ABCDEF", bytes.fromhex("0123456789abcdef" * 2)),
+        (b"1.M2.host,S=9", guid_of("1.M2.host,S=9")),
+        (b'"sp \\"ace"', guid_of('sp "ace')),
+        (b"{3}\r\n\xff\x00x", guid_of("\udcff\0x")),
+        (b"x" * 10_000, guid_of("x" * 10_000)),
+        (b'""', None),
+        (b"NIL", None),
+        (b"(1 2)", None),
+    ],
+)
+def test_dovecot_is_asked_for_guids(said: bytes, guid: bytes | None) -> None:
+    fetched = b"* 1 FETCH (UID 7 X-GUID %b BODY[]<0> {%d}\r\n%b)\r\n" % (said, len(TEXT), TEXT)
+    with lying_server(CAPABILITY=WITH_ID, ID=b'* ID ("version" NIL "name" "Dovecot")\r\n', UID_FETCH=fetched) as server:
+        [read_one] = read(server)
+    assert (read_one.text, read_one.message.guid) == (TEXT, guid)
+    assert b"UID FETCH 7 (UID X-GUID BODY.PEEK[]<0.1048576>)" in server.asked
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"* ID NIL\r\n",
+        b"* ID\r\n",
+        b'* ID ("name" NIL)\r\n',
+        b'* ID ("name" ("Dovecot"))\r\n',
+        b'* ID ("name" "Cyrus IMAP" "vendor" "Dovecot")\r\n',
+        b'* ID ("name")\r\n',
+        b'* ID ((("name"\r\n',
+    ],
+)
+def test_no_other_server_is_asked_for_guids(said: bytes) -> None:
+    with lying_server(CAPABILITY=WITH_ID, ID=said) as server:
+        [read_one] = read(server)
+    assert (read_one.text, read_one.message.guid) == (TEXT, None)
+    assert not [command for command in server.asked if b"GUID" in command]
+
+
+def test_server_that_refuses_to_say_what_it_is_is_read() -> None:
+    for refusal in (b"NO no\r\n", b"BAD what?\r\n"):
+        with lying_server(CAPABILITY=WITH_ID, ID=refusal) as server:
+            [read_one] = read(server)
+        assert (read_one.text, read_one.message.guid) == (TEXT, None)
 
 
 def piece_of(text: bytes) -> Answer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from itertools import zip_longest
 
-from replicator.dsync.rules.mails.copies import COPIES_MAX, guid_of_copy
+from replicator.mail.dovecot_guids import COPIES_MAX, guid_of_copy
 from tests.dsync.histories.side import Account
 
 

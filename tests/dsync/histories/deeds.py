@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from replicator.dsync.wire.guids import guid_of
+from replicator.mail.dovecot_guids import guid_of
 from tests.dsync.histories.ledger import Ledger
 from tests.dsync.histories.side import ENDS, Account, Folder, Mail, Side
 

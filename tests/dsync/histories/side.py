@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from replicator.dsync.wire.guids import guid_of
+from replicator.mail.dovecot_guids import guid_of
 
 TOKEN = re.compile(rb"^Message-ID: <([^@>]+)@", re.MULTILINE)
 UID = re.compile(rb"\bUID (\d+)")

@@ -14,7 +14,7 @@ from typing import Final, Self, TypeVar, cast
 
 from protocol.units import KIB, MIB
 from replicator.cli.sources.imap.urls import ImapUrl
-from replicator.cli.sources.imap.values import Answer, SenselessAnswerError, Value, answers
+from replicator.cli.sources.imap.values import Answer, SenselessAnswerError, Value, answers, pairs
 from replicator.cli.sources.message import SourceError
 from replicator.network.tls_stream import NOT_TLS
 from replicator.runtime.addresses import is_loopback
@@ -85,6 +85,7 @@ class ImapConnection:
         try:
             self._log_in(login, password)
             self.capabilities = self._capabilities()
+            self.is_dovecot = self._says_dovecot()
         except SourceError:
             self.close()
             raise
@@ -142,6 +143,22 @@ class ImapConnection:
     def _capabilities(self) -> frozenset[str]:
         [data] = self._done(self._imap.capability)[-1:] or [b""]
         return frozenset(str(data, "ascii", "replace").upper().split()) if isinstance(data, bytes) else frozenset()
+
+    def _says_dovecot(self) -> bool:
+        """Return True if the server says that it is a Dovecot (RFC 2971). To others, items of Dovecot's are errors."""
+        if not self.has("ID"):
+            return False
+        try:
+            self._done(lambda: self._imap.xatom("ID", "NIL"))
+            told = list(answers(cast("Sequence[Answer | None]", self._imap.response("ID")[1])))
+            name = pairs(told[0][0]).get(b"NAME") if told and told[0] else None
+        except SenselessAnswerError:
+            return False
+        except SourceError:
+            if self.is_broken:
+                raise
+            return False
+        return isinstance(name, bytes) and name.lower() == b"dovecot"
 
     def _log_in(self, login: str, password: str) -> None:
         if any(character in login + password for character in "\r\n\0"):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from protocol.units import KIB, MIB
 from protocol.values import UID_MAX, UidSet
@@ -18,6 +19,7 @@ from replicator.cli.sources.imap.values import (
     words,
 )
 from replicator.cli.sources.message import Listing, ReadMessage, SourceError, SourceFolder, SourceMessage, with_crlf
+from replicator.mail.dovecot_guids import guid_of
 from replicator.mail.mailstore import MESSAGE_BYTES_MAX
 
 LISTED: Final = 2000
@@ -144,7 +146,7 @@ class ImapFolder:
 
     def _fetched(self, batch: Sequence[SourceMessage]) -> Iterator[ReadMessage]:
         """Yield messages, fetched together or, if the server fails at that, one by one: one may be the cause."""
-        begins: dict[int, bytes] | None
+        begins: dict[int, _Piece] | None
         try:
             begins = self._pieces([message.uid or 0 for message in batch], 0)
         except SourceError:
@@ -153,7 +155,7 @@ class ImapFolder:
         for message in batch:
             yield self._one(message, begins)
 
-    def _one(self, message: SourceMessage, begins: dict[int, bytes] | None) -> ReadMessage:
+    def _one(self, message: SourceMessage, begins: dict[int, _Piece] | None) -> ReadMessage:
         """Return a message, of which the beginning may be known, or why the server does not send it.
 
         Raises SourceError if it does not send too many.
@@ -175,11 +177,11 @@ class ImapFolder:
             self.connection = self._connect()
             self.open()
 
-    def _read(self, message: SourceMessage, begin: bytes | None) -> ReadMessage:
+    def _read(self, message: SourceMessage, begin: _Piece | None) -> ReadMessage:
         if begin is None:
             return ReadMessage(message, error="the server does not send it; has it been expunged there meanwhile?")
         try:
-            return ReadMessage(message, with_crlf(self._whole(message, begin)))
+            return ReadMessage(replace(message, guid=begin.guid), with_crlf(self._whole(message, begin.text)))
         except _TooLargeError:
             return ReadMessage(message, error=f"larger than {MESSAGE_BYTES_MAX // MIB} MiB")
 
@@ -189,25 +191,40 @@ class ImapFolder:
         while piece and (len(piece) >= PIECE_BYTES or len(whole) < message.size_bytes):
             if len(whole) > MESSAGE_BYTES_MAX:
                 raise _TooLargeError
-            piece = self._pieces([message.uid or 0], len(whole)).get(message.uid or 0, b"")
+            piece = self._pieces([message.uid or 0], len(whole)).get(message.uid or 0, _NO_PIECE).text
             whole += piece
         return bytes(whole)
 
-    def _pieces(self, uids: Sequence[int], start: int) -> dict[int, bytes]:
+    def _pieces(self, uids: Sequence[int], start: int) -> dict[int, _Piece]:
         """Return a piece of each message, by UIDs."""
-        items = f"(UID BODY.PEEK[]<{start}.{PIECE_BYTES}>)"
+        guid = "X-GUID " if self.connection.is_dovecot else ""
+        items = f"(UID {guid}BODY.PEEK[]<{start}.{PIECE_BYTES}>)"
         most_bytes = len(uids) * (PIECE_BYTES + _LINE_BYTES)
         answers = self.connection.fetch(str(UidSet.of(uids)), items, by_uid=True, most_bytes=most_bytes)
-        pieces = dict[int, bytes]()
+        pieces = dict[int, _Piece]()
         try:
             for answer in answers:
                 told = pairs(answer[-1])
                 body = next((value for name, value in told.items() if name.startswith(b"BODY[]")), None)
                 if body is not None and b"UID" in told:
-                    pieces[number(told[b"UID"], UID_MAX)] = text(body)
+                    pieces[number(told[b"UID"], UID_MAX)] = _Piece(text(body), _guid(told.get(b"X-GUID")))
         except SenselessAnswerError as error:
             raise self._wrong(f"an answer makes no sense: {error}") from error
         return pieces
+
+
+class _Piece(NamedTuple):
+    """A piece of a message's text, and the message's GUID if the server tells it."""
+
+    text: bytes
+    guid: bytes | None = None
+
+
+_NO_PIECE = _Piece(b"")
+
+
+def _guid(told: Value) -> bytes | None:
+    return guid_of(told.decode("utf-8", "surrogateescape")) if told and isinstance(told, bytes) else None
 
 
 def _chunks(uids: Sequence[int]) -> Iterator[str]:

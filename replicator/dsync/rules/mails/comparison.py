@@ -14,11 +14,11 @@ from typing import NamedTuple, Self
 
 from replicator.dsync.rules.mails.ascending import AscendingTexts
 from replicator.dsync.rules.mails.common_uid import CommonUid
-from replicator.dsync.rules.mails.copies import is_copy, named_here, with_free_guids
+from replicator.dsync.rules.mails.copies import named_here, with_free_guids
 from replicator.dsync.rules.mails.peer_changes import PeerChanges
-from replicator.dsync.wire.guids import guid_of
 from replicator.dsync.wire.items import ChangeType, MailChange
 from replicator.mail.compact_uids import CompactUids
+from replicator.mail.dovecot_guids import guid_of, is_copy
 from replicator.mail.listing import ListedMessage, Listing
 from replicator.mail.scratch import Scratch
 

@@ -1,25 +1,14 @@
-"""Copies of a mail within its folder: Dovecot gives them the GUID of their source, and here each has one of its own.
-
-A copy's GUID here follows from that of its source, so that the next sync finds it again. It begins with a mark: what
-is told of changes since the last sync does not name the sources, so a folder with copies is always compared as a whole.
-"""
+"""Copies of a mail within its folder: Dovecot gives them the GUID of their source, and here each has one of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from hashlib import sha256
+from collections.abc import Callable, Collection, Iterable
 from itertools import chain
 
 from replicator.dsync.rules.mails.peer_changes import PeerChanges
 from replicator.dsync.wire.items import ChangeType
+from replicator.mail.dovecot_guids import copies_of, free_guid, is_copy
 
-MARK = bytes.fromhex("c0 91 e5 d5 7c")
-"""The beginning of the GUIDs of copies. One in 2**40 other mails has it, too, which costs work only."""
-
-COPIES_MAX = 100
-"""Copies of one mail in a folder: with more, only a part of the folder is synced."""
-
-_GUID_BYTES = 16
 _PLACES = 8
 """Places in a table for each GUID: on average, one in sixteen finds its place taken, and is looked at again."""
 
@@ -27,22 +16,12 @@ _TABLE_GUIDS = 1 << 18
 """GUIDs that are looked at together: their table takes 2 MiB."""
 
 
-def guid_of_copy(source: bytes, number: int) -> bytes:
-    """Return the GUID of a copy, counted from 1, of the mail with this GUID."""
-    return (MARK + sha256(source + number.to_bytes(4, "big")).digest())[:_GUID_BYTES]
-
-
-def is_copy(guid: bytes) -> bool:
-    """Return True for the GUID of a copy."""
-    return guid.startswith(MARK)
-
-
 def named_here(guid: bytes, here: bytes, sources: dict[bytes, bytes]) -> bytes:
     """Return `here`, the GUID of this side's mail, if that is a copy of the mail with this GUID, and note its source.
 
     Return the GUID otherwise.
     """
-    if guid in {here, b""} or here not in _copies_of(guid):
+    if guid in {here, b""} or here not in copies_of(guid):
         return guid
     sources[here] = guid
     return here
@@ -70,8 +49,7 @@ def with_free_guids(
         source = change.guid
         if change.type is not ChangeType.SAVE or not matters(source) or here(change.uid) == source:
             continue
-        free = chain((source,), _copies_of(source)) if source not in left_out else ()
-        guid = next((one for one in free if one not in taken), None)
+        guid = free_guid(source, taken) if source not in left_out else None
         if guid is None:
             left_out.add(source)
             continue
@@ -103,8 +81,3 @@ def repeated(guids: Callable[[], Iterable[bytes]], most: int) -> set[bytes]:
             if guid in suspects:
                 (several if guid in once else once).add(guid)
     return several
-
-
-def _copies_of(guid: bytes) -> Iterator[bytes]:
-    """Yield the GUIDs that copies may have: the first ones are nearly always enough."""
-    return (guid_of_copy(guid, number) for number in range(1, COPIES_MAX + 1))
