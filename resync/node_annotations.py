@@ -41,10 +41,11 @@ The value is the last UID up to which both had the same mails as a sync began th
 PURGED = OWN + "purged"
 """The annotation of the account that says up to where an operator has removed all that a former user had.
 
-The value is the UIDNEXT of INBOX as that began, in decimal digits, with `UNDER_WAY` behind it until all has gone. What
-was removed before the last change of this annotation, or while it is under way, no user has removed.
+The value is `UNDER_WAY` until all has gone, and then the UIDNEXT of INBOX, in decimal digits; 1 if not all has gone,
+because it broke off. What was removed before the last change of this annotation, or while it is under way, no user has
+removed.
 """
-UNDER_WAY = b" under way"
+UNDER_WAY = b"under way"
 UID_DIGITS = len(str(UID_MAX))
 
 

@@ -44,18 +44,18 @@ class SubscriptionChange(NamedTuple):
 
 
 class Purge(NamedTuple):
-    """The last removal of all that a former user of this name had. `uidnext`: of INBOX, as it began.
+    """The last removal of all that a former user of this name had.
 
-    `time`: the stamp's; until it is over, everything that is removed counts as removed by it.
+    `uidnext`: of INBOX, as it ended; 1 if it broke off, None until then. `time`: the stamp's, of that end.
     """
 
-    uidnext: int
-    is_over: bool
+    uidnext: int | None
     time: int
+    changed_ms: int
 
     def has_removed(self, time: int) -> bool:
-        """Return True if it removed what was removed at this time of a stamp of the tree."""
-        return not self.is_over or time <= self.time
+        """Return True if it removed what was removed at this time of a stamp: until it is over, everything."""
+        return self.uidnext is None or time <= self.time
 
 
 class TreeChanges(NamedTuple):

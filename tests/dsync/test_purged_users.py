@@ -12,6 +12,7 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
+from protocol.values import UidSet
 from replicator.cli.command_list import cli
 from replicator.config import (
     Address,
@@ -24,15 +25,16 @@ from replicator.config import (
 )
 from replicator.dsync.node_mail.last_syncs import LastSync, LastSyncs
 from replicator.dsync.rules.tree import Tree
+from replicator.mail.last_changes import Purge
 from replicator.mail.mailstore import INBOX, NewMessage
 from replicator.runtime.environment import wall_clock_ms
-from tests.dsync.dovecot import MAILDIR, PASSWORD, SDBOX, Dovecot, needs_dovecot
+from tests.dsync.dovecot import MAILDIR, PASSWORD, SDBOX, Dovecot, dovecot, needs_dovecot
 from tests.dsync.pushed import listening_dovecot
 from tests.dsync.sides import USER as OF_NODE
-from tests.dsync.sides import NodeSide, node_replicas
+from tests.dsync.sides import Master, NodeSide, door, node_replicas
 from tests.end_to_end.helpers.in_process import free_ports, running
 from tests.end_to_end.helpers.two_nodes import configs
-from tests.one_node import one_node
+from tests.one_node import HookedMail, one_node
 
 USER = "alice"
 WITHIN_S = 60.0
@@ -231,7 +233,7 @@ async def test_a_purge_that_broke_off_ends_with_the_next_sync(tmp_path: Path) ->
             await mail.create_folder(OF_NODE, name)
         await NodeSide(mail).append(b"Subject: 1\r\n\r\n")
         inbox = await mail.folder(OF_NODE, INBOX)
-        await mail.note_purge(OF_NODE, 2, is_over=False)
+        await mail.note_purge(OF_NODE, None)
         await NodeSide(mail).expunge(1)
         await mail.delete_folder(OF_NODE, "Before")
         told = await tree()
@@ -245,10 +247,57 @@ async def test_a_purge_that_broke_off_ends_with_the_next_sync(tmp_path: Path) ->
         assert [uid for uid, _ in (await mail.expunged(inbox)).items()] == [2]
 
 
+@needs_dovecot
+@pytest.mark.parametrize("name", [INBOX, "Work"])
+@pytest.mark.parametrize(("kind", "location"), [("c", SDBOX), ("f", MAILDIR), ("s", SDBOX), ("s", MAILDIR)])
+async def test_a_purge_that_broke_off_in_a_folder_removes_nothing_at_dovecot(
+    tmp_path: Path, kind: str, location: str, name: str
+) -> None:
+    """What the user expunges afterwards goes there, too, of the mail that was left and of the mail that came back."""
+    subjects = [b"Subject: %d" % number for number in range(1, 7)]
+
+    async def here(mail: HookedMail) -> list[bytes]:
+        return sorted([body.strip() for body in await mail.bodies(OF_NODE, name)])
+
+    async def expunge(mail: HookedMail, uids: list[int]) -> None:
+        await mail.expunge(await mail.open_mailbox(await mail.folder(OF_NODE, name)), UidSet.of(uids))
+
+    def there(server: Dovecot) -> list[bytes]:
+        output = server.do("-f", "tab", "fetch", "-u", OF_NODE, "hdr.subject", "mailbox", name, "all")
+        return sorted(b"Subject: " + line.encode() for line in output.splitlines()[1:])
+
+    with dovecot(location) as server:
+        async with one_node(tmp_path) as mail, door(node_replicas(mail, wall_clock_ms)) as address:
+            master = Master(server, address)
+
+            async def sync() -> list[bytes]:
+                for _ in range(3):
+                    assert (await master.sync(kind)).returncode in {0, 2}
+                found = await here(mail)
+                assert await trio.to_thread.run_sync(there, server) == found
+                return found
+
+            if name != INBOX:
+                await mail.create_folder(OF_NODE, name)
+            for subject in subjects:
+                await mail.save(await mail.folder(OF_NODE, name), NewMessage(subject + b"\r\n\r\n"))
+            assert await sync() == subjects
+            await mail.note_purge(OF_NODE, None)
+            await expunge(mail, [5, 6])
+            assert await sync() == subjects
+            await expunge(mail, [3, 7])
+            assert len(await sync()) == 4
+
+
 def test_syncs_before_a_purge_are_forgotten() -> None:
     inbox, work = bytes(16), bytes([1] * 16)
-    known = [("a", inbox, 4), ("b", inbox, 5), ("a", work, 4)]
-    syncs = LastSyncs((peer, box, LastSync(box, 1, 1, 1, common_uid=uid)) for peer, box, uid in known)
-    syncs.forget_up_to(inbox, 4)
-    assert {(peer, box) for peer, box, _ in syncs.all()} == {("b", inbox), ("a", work)}
-    assert syncs.is_changed
+    known = [("a", inbox, 4, 3), ("b", inbox, 5, 3), ("a", work, 4, 3), ("b", work, 4, 2)]
+
+    def left(purge: Purge) -> set[tuple[str, bytes]]:
+        syncs = LastSyncs((peer, box, LastSync(box, 1, 1, at, common_uid=uid)) for peer, box, uid, at in known)
+        syncs.forget_former(purge, inbox)
+        assert syncs.is_changed
+        return {(peer, box) for peer, box, _ in syncs.all()}
+
+    assert left(Purge(5, 2 << 16, 2)) == {("b", inbox), ("a", work)}
+    assert not left(Purge(None, 2 << 16, 2))

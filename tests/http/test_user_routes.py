@@ -9,14 +9,17 @@ from tempfile import TemporaryDirectory
 import pytest
 import trio
 
+from protocol.values import UidSet
 from replicator.errors import UnavailableError
 from replicator.http.access import Access
 from replicator.http.server import HttpServer
 from replicator.http.services import HttpServices
 from replicator.http.tokens import Role, Tokens, add_token
+from replicator.http.users import purge
 from replicator.http.users.routes import LINES_MAX
 from replicator.mail.annotations import USER_TABLE
 from replicator.mail.mailstore import NewMessage
+from replicator.mail.view import MailboxView
 from replicator.user_table import ClusterUsers
 from replicator.users import UserDirectory, add_user
 from tests.http.conversation import Answer, Conversation, conversation
@@ -215,13 +218,53 @@ async def test_a_purge_that_fails_half_way_is_noted_first(
     with monkeypatch.context() as patch:
         patch.setattr(mail, "expunge", fail)
         assert (await ask(client, "POST", "/alice/purge")).status == 503
-    purge = (await mail.tree_changes("alice")).purge
-    assert purge is not None
-    assert (purge.uidnext, purge.is_over) == (2, False)
+    found = (await mail.tree_changes("alice")).purge
+    assert found is not None
+    assert found.uidnext is None
     assert (await ask(client, "POST", "/alice/purge")).status == 200
-    purge = (await mail.tree_changes("alice")).purge
-    assert purge is not None
-    assert (purge.uidnext, purge.is_over) == (2, True)
+    found = (await mail.tree_changes("alice")).purge
+    assert found is not None
+    assert found.uidnext == 2
+
+
+async def test_a_purge_expunges_the_last_mails_first(
+    client: Conversation, mail: HookedMail, report: FixedReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it breaks off, a Dovecot has no mail below one that is left: it would take it for expunged by a user."""
+    report.component = ("dc1", "dc2", "dc3")
+    inbox = await mail.folder("alice", "INBOX")
+    for _ in range(3):
+        await mail.save(inbox, NewMessage(b"Subject: 1\r\n\r\n"))
+    expunge, left = mail.expunge, list[list[int]]()
+
+    async def expunge_then_look(view: MailboxView, uids: UidSet) -> None:
+        await expunge(view, uids)
+        left.append([*view.messages])
+
+    monkeypatch.setattr(purge, "EXPUNGED_AT_ONCE", 1)
+    monkeypatch.setattr(mail, "expunge", expunge_then_look)
+    assert (await ask(client, "POST", "/alice/purge")).status == 200
+    assert left == [[1, 2], [1], []]
+
+
+async def test_mail_that_comes_during_a_purge_is_purged(
+    client: Conversation, mail: HookedMail, report: FixedReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync that was running as the user was deleted saves mails to its end."""
+    report.component = ("dc1", "dc2", "dc3")
+    inbox, note = await mail.folder("alice", "INBOX"), mail.note_purge
+
+    async def note_then_save(user: str, uidnext: int | None) -> None:
+        await note(user, uidnext)
+        if uidnext is None:
+            await mail.save(inbox, NewMessage(b"Subject: late\r\n\r\n"))
+
+    monkeypatch.setattr(mail, "note_purge", note_then_save)
+    assert (await ask(client, "POST", "/alice/purge")).status == 200
+    assert not await mail.expunged(inbox)
+    found = (await mail.tree_changes("alice")).purge
+    assert found is not None
+    assert found.uidnext == 2
 
 
 async def test_nobody_is_renamed_unless_all_nodes_are_linked(client: Conversation, report: FixedReport) -> None:

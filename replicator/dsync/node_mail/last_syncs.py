@@ -25,6 +25,7 @@ import msgpack
 from protocol.values import UID_MAX
 from replicator.dsync.rules.given_names import GivenName
 from replicator.mail.compact_uids import CompactUids
+from replicator.mail.last_changes import Purge
 from replicator.runtime.environment import run_in_thread
 from resync.entry import ID_BYTES
 
@@ -143,10 +144,14 @@ class LastSyncs:
             self._peers.pop(peer, None)
         self.is_changed = True
 
-    def forget_up_to(self, mailbox_id: bytes, uid: int) -> None:
-        """Forget syncs of a mailbox, with whichever peer, that ended before it had a mail above this UID."""
+    def forget_former(self, purge: Purge, inbox: bytes | None) -> None:
+        """Forget syncs of a former user, with whichever peer. `inbox`: the mailbox that no purge removes."""
         for peer, one, sync in self.all():
-            if one == mailbox_id and sync.common_uid <= uid:
+            if (
+                purge.uidnext is None
+                or sync.at_ms <= purge.changed_ms
+                or (one == inbox and sync.common_uid < purge.uidnext)
+            ):
                 self.forget(peer, one)
 
     def keep_only(self, mailbox_ids: AbstractSet[bytes]) -> None:

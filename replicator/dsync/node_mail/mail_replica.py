@@ -78,9 +78,9 @@ class MailReplica:
     async def tree(self) -> Tree:
         """See `Replica`."""
         changes = await self._changes()
-        if changes.purge is not None and not changes.purge.is_over:  # it broke off, and the user is one again
+        if changes.purge is not None and changes.purge.uidnext is None:  # it broke off, and the user is one again
             with suppress(MailError):  # the next sync tries again
-                await self._mail.note_purge(self.user, changes.purge.uidnext, is_over=True)
+                await self._mail.note_purge(self.user, 1)
         self._last_syncs.keep_only({one.guid for one in changes.folders})
         self._folders = {one.guid: one.mailbox_id for one in changes.folders if not one.deleted}
         self._deleted = {one.guid: one for one in changes.folders if one.deleted}
@@ -88,11 +88,11 @@ class MailReplica:
         return await trio.to_thread.run_sync(tree_of, changes)
 
     async def _changes(self) -> TreeChanges:
-        """Return the folders, and forget syncs of a former user's INBOX: mail of that time counts as never seen."""
+        """Return the folders, and forget syncs of a former user: mail of that time counts as never seen."""
         changes = await self._mail.tree_changes(self.user)
-        for one in changes.folders if changes.purge is not None else ():
-            if one.name == INBOX and changes.purge is not None:
-                self._last_syncs.forget_up_to(one.guid, changes.purge.uidnext - 1)
+        if changes.purge is not None:
+            inbox = next((one.guid for one in changes.folders if one.name == INBOX), None)
+            self._last_syncs.forget_former(changes.purge, inbox)
         return changes
 
     async def _keep_guids(self, inherited: Mapping[bytes, bytes]) -> None:

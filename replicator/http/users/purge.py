@@ -35,23 +35,22 @@ async def purge(services: HttpServices, name: str) -> PurgeResult:
     await check_all_reached(services, user, refusal="nothing is removed", risk=risk)
     removed = PurgeResult(user, 0, 0, more=True)
     with trio.move_on_after(PURGE_S):
-        mailboxes = sorted(await services.status.mailboxes(user), key=lambda one: one.name, reverse=True)
-        uidnext = 1
-        if any(one.name == INBOX for one in mailboxes):
-            await services.mail.catch_up(user, INBOX)
-            uidnext = (await services.mail.status(await services.mail.folder(user, INBOX))).uidnext
-        await services.mail.note_purge(user, uidnext, is_over=False)
-        for mailbox in mailboxes:
-            removed.messages += await _empty(services.mail, user, mailbox.name)  # what is below others comes first
-            if mailbox.name == INBOX:
-                await _clear(services.mail, user, await services.mail.folder(user, INBOX))
-            else:
-                await services.mail.delete_folder(user, mailbox.name)
-                removed.folders += 1
+        await services.mail.note_purge(user, None)
+        folders = {mailbox.name for mailbox in await services.status.mailboxes(user)}
+        for folder in sorted(folders - {INBOX}, reverse=True):  # what is below others comes first
+            removed.messages += await _empty(services.mail, user, folder)
+            await services.mail.delete_folder(user, folder)
+            removed.folders += 1
         for subscribed in await services.mail.subscriptions(user):
             await services.mail.subscribe(user, subscribed, subscribed=False)
         await _clear(services.mail, user, None)
-        await services.mail.note_purge(user, uidnext, is_over=True)
+        uidnext = 1
+        if INBOX in folders:
+            inbox = await services.mail.folder(user, INBOX)
+            await _clear(services.mail, user, inbox)
+            removed.messages += await _empty(services.mail, user, INBOX)
+            uidnext = (await services.mail.status(inbox)).uidnext
+        await services.mail.note_purge(user, uidnext)
         removed.more = False
     return removed
 
@@ -93,11 +92,14 @@ def _is_elsewhere(services: HttpServices, user: str) -> bool:
 
 
 async def _empty(mail: MailStore, user: str, name: str) -> int:
-    """Expunge all messages of a folder; return their number."""
+    """Expunge all messages of a folder; return their number.
+
+    The last ones go first: if this breaks off, a Dovecot has nothing below a mail that both have and that was expunged.
+    """
     await mail.catch_up(user, name)
     view = await mail.open_mailbox(await mail.folder(user, name))
     messages = 0
-    while uids := list(islice(view.messages, EXPUNGED_AT_ONCE)):
+    while uids := list(islice(reversed(view.messages), EXPUNGED_AT_ONCE)):
         await mail.expunge(view, UidSet.of(uids))
         messages += len(uids)
     return messages

@@ -65,10 +65,10 @@ class CoreMailStore(MailStore, Protocol):
         """
         ...
 
-    async def note_purge(self, user: str, uidnext: int, *, is_over: bool) -> None:
+    async def note_purge(self, user: str, uidnext: int | None) -> None:
         """Note that all that a former user has is about to be removed, or has been: Dovecots are told none of it.
 
-        `uidnext`: of INBOX, as that began. Raises UnavailableError.
+        `uidnext`: of INBOX, after all has gone; 1 if mail is left; None before. Raises UnavailableError.
         """
         ...
 
@@ -111,7 +111,7 @@ class CoreMailStore(MailStore, Protocol):
         ...
 
     async def expunged(self, folder: Folder, scratch: Scratch | None = None) -> GuidsByUid:
-        """Return the GUIDs of messages that this node remembers as expunged, by UID, but for those of a former user.
+        """Return the GUIDs of messages that this node remembers as expunged by users, and not by a purge, by UID.
 
         Raises DiskFullError, UnavailableError.
         """

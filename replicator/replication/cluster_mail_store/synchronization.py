@@ -68,10 +68,10 @@ class SyncOperations(FolderOperations):
         name = _unfinished(folder) + sha256(dovecot.encode(errors="surrogateescape")).hexdigest()[:32]
         await self._coordinator.submit(AnnotateRequest(folder.user, NOWHERE, ((name, value),)))
 
-    async def note_purge(self, user: str, uidnext: int, *, is_over: bool) -> None:
+    async def note_purge(self, user: str, uidnext: int | None) -> None:
         """See `CoreMailStore`."""
         await self._coordinator.readiness.wait(tree_of(user))
-        value = (PURGED, b"%d%s" % (uidnext, b"" if is_over else UNDER_WAY))
+        value = (PURGED, UNDER_WAY if uidnext is None else b"%d" % uidnext)
         await self._coordinator.submit(AnnotateRequest(user, NOWHERE, (value,)))
 
     async def keep_uidvalidity(self, folder: Folder, uidvalidity: int | None) -> Folder:

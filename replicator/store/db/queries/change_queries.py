@@ -103,10 +103,10 @@ def _purge(connection: sqlite3.Connection, user: str) -> Purge | None:
     if row is None or row[0] is None:
         return None
     value, time = row
-    uidnext = uid_in(value.removesuffix(UNDER_WAY))
-    if uidnext is None:
+    uidnext = uid_in(value)
+    if uidnext is None and value != UNDER_WAY:
         raise DamagedRowError("the note of a purge", "cannot be read")
-    return Purge(uidnext, not value.endswith(UNDER_WAY), time)
+    return Purge(uidnext, time, time >> COUNTER_BITS)
 
 
 def _is_purged(purge: Purge | None, time: int) -> bool:
@@ -181,31 +181,46 @@ def annotation_changes(connection: sqlite3.Connection, user: str, mailbox_id: by
 
 
 def expunged_by_users(connection: sqlite3.Connection, folder: Folder, scratch: Scratch | None = None) -> GuidsByUid:
-    """Return what `expunged` does, without messages of a former user, whose INBOX was purged. Raises as it does."""
-    purge = _purge(connection, folder.user) if folder.name == INBOX else None
-    return expunged(connection, folder.mailbox_id, scratch, 1 if purge is None else purge.uidnext)
+    """Return what `expunged` does, without messages that a purge removed. Raises as it does.
+
+    In INBOX their UIDs tell: a node may have been away, and learn of a purge's expunges with times of its own.
+    """
+    purge = _purge(connection, folder.user)
+    if purge is None:
+        return expunged(connection, folder.mailbox_id, scratch)
+    if purge.uidnext is None:
+        return GuidsByUid(scratch=scratch)
+    first = purge.uidnext if folder.name == INBOX else 1
+    return expunged(connection, folder.mailbox_id, scratch, first, purge.changed_ms)
 
 
 def expunged(
-    connection: sqlite3.Connection, mailbox_id: bytes, scratch: Scratch | None = None, first: int = 1
+    connection: sqlite3.Connection,
+    mailbox_id: bytes,
+    scratch: Scratch | None = None,
+    first: int = 1,
+    after_ms: int = -1,
 ) -> GuidsByUid:
-    """Return the GUIDs of messages of a mailbox that are remembered as expunged, by UID, from this UID on.
+    """Return the GUIDs of messages of a mailbox that are remembered as expunged after a time, by UID, from one UID on.
 
     Raises DamagedRowError, DiskFullError, UnavailableError.
     """
     query = (
-        "SELECT e.uid, e.guid FROM expunged e WHERE e.mailbox = ?"
+        "SELECT e.uid, e.guid, e.expunged_ms FROM expunged e WHERE e.mailbox = ?"
         " AND NOT EXISTS (SELECT 1 FROM by_uid b WHERE b.mailbox = e.mailbox AND b.uid = e.uid) ORDER BY e.uid, e.guid"
     )
     with closing(connection.execute(query, (mailbox_id,))) as gone:
-        return GuidsByUid((one for one in map(_expunged_from, gone) if one[0] >= first), scratch)
+        found = ((uid, guid) for uid, guid, at_ms in map(_expunged_from, gone) if uid >= first and at_ms > after_ms)
+        return GuidsByUid(found, scratch)
 
 
-def _expunged_from(columns: tuple[object, object]) -> tuple[int, bytes]:
-    uid, guid = columns
+def _expunged_from(columns: tuple[object, object, object]) -> tuple[int, bytes, int]:
+    uid, guid, at_ms = columns
     if not (isinstance(uid, int) and 0 < uid <= UID_MAX and isinstance(guid, bytes) and len(guid) == ID_BYTES):
         raise DamagedRowError("the row of a message in retention", "cannot be read")
-    return uid, guid
+    if not isinstance(at_ms, int):
+        raise DamagedRowError("the row of a message in retention", "cannot be read")
+    return uid, guid, at_ms
 
 
 def flag_changes(

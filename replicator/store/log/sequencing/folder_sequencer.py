@@ -196,8 +196,8 @@ def _note_purge(tx: Transaction, user: str, value: bytes | None) -> Dot | None:
 
     This always makes an entry: what was removed before its stamp, the purge has removed.
     """
-    if value is None or not _UID.fullmatch(value.removesuffix(UNDER_WAY)):
-        raise InvalidNameError(f"a purge is noted by a UIDNEXT, with {UNDER_WAY.decode()!r} behind it until it is over")
+    if value is None or (value != UNDER_WAY and not _UID.fullmatch(value)):
+        raise InvalidNameError(f"a purge is noted by {UNDER_WAY.decode()!r}, and by a UIDNEXT once it is over")
     return commit(tx, _tree(user), [FolderAnnotate(NOWHERE, ((PURGED, value),))]).dot
 
 
