@@ -25,7 +25,7 @@ for _number, _default in ((signal.SIGINT, signal.default_int_handler), (signal.S
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _default)
 
-LONG = ("tests/spark/", "tests/end_to_end/", "tests/simulation/", "tests/deploy/")
+LONG = ("tests/spark/", "tests/dsync/histories/", "tests/end_to_end/", "tests/simulation/", "tests/deploy/")
 """Directories of long tests, which begin first so that no worker runs them alone in the end."""
 
 
