@@ -13,7 +13,7 @@ import trio
 from protocol.values import UidSet
 from replicator.dsync.users import Syncing
 from replicator.errors import UnavailableError
-from replicator.mail.mailstore import NewMessage
+from replicator.mail.mailstore import ANY_DOVECOT, INBOX, NewMessage
 from replicator.runtime.environment import wall_clock_ms
 from tests.dsync.dovecot import MAILDIR, dovecot, needs_dovecot
 from tests.dsync.sides import USER, DovecotSide, Master, NodeSide, door, node_replicas
@@ -92,6 +92,18 @@ async def test_mail_delivered_while_only_own_mail_moves_stays(tmp_path: Path, ki
             assert await here.shown() == await there.shown()
             assert b"Subject: late\r\n\r\n" in await mail.bodies(USER)
             assert len(await there.shown()) == 3
+
+
+async def test_a_note_of_an_import_ends_with_the_first_sync(tmp_path: Path) -> None:
+    with dovecot() as server:
+        async with one_node(tmp_path) as mail:
+            await NodeSide(mail).append(b"Subject: 1\r\n\r\n")
+            inbox = await mail.folder(USER, INBOX)
+            await mail.note_unfinished_sync(inbox, ANY_DOVECOT, 0)
+            assert await mail.unfinished_sync(inbox) == 0
+            async with by_dovecot(server, USER, node_replicas(mail, wall_clock_ms), Random(1)) as syncer:
+                assert await syncer.sync("c") == DONE
+            assert await mail.unfinished_sync(inbox) is None
 
 
 class LossyStream(trio.abc.Stream):
