@@ -17,8 +17,8 @@ from benchmarks.clusters.cluster import PASSWORD, Cluster, Node
 from tests.end_to_end.helpers.mail_clients import deliver, imap, log_in, uids
 
 MAILS = 5
-LARGE_MAILS = 200
-BYTES_PER_S = 50_000
+LARGE_MAILS = 400
+BYTES_PER_S = 25_000
 
 
 @pytest.fixture
