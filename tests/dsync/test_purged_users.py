@@ -31,7 +31,7 @@ from replicator.runtime.environment import wall_clock_ms
 from tests.dsync.dovecot import MAILDIR, PASSWORD, SDBOX, Dovecot, dovecot, needs_dovecot
 from tests.dsync.pushed import listening_dovecot
 from tests.dsync.sides import USER as OF_NODE
-from tests.dsync.sides import Master, NodeSide, door, node_replicas
+from tests.dsync.sides import DovecotSide, Master, NodeSide, Shown, Side, door, node_replicas
 from tests.end_to_end.helpers.in_process import free_ports, running
 from tests.end_to_end.helpers.two_nodes import configs
 from tests.one_node import HookedMail, one_node
@@ -287,6 +287,36 @@ async def test_a_purge_that_broke_off_in_a_folder_removes_nothing_at_dovecot(
             assert await sync() == subjects
             await expunge(mail, [3, 7])
             assert len(await sync()) == 4
+
+
+@needs_dovecot
+@pytest.mark.parametrize(("kind", "location"), [("c", SDBOX), ("f", MAILDIR)])
+async def test_mail_that_two_dovecots_had_comes_back_once(tmp_path: Path, kind: str, location: str) -> None:
+    with dovecot(location) as one, dovecot(location) as other:
+        async with one_node(tmp_path) as mail, door(node_replicas(mail, wall_clock_ms)) as address:
+            masters = [Master(server, address) for server in (one, other)]
+            sides: list[Side] = [NodeSide(mail), DovecotSide(one), DovecotSide(other)]
+
+            async def synced() -> Shown:
+                for _ in range(3):
+                    for master in masters:
+                        assert (await master.sync(kind)).returncode == 0
+                first, *others = [await side.shown() for side in sides]
+                assert others == [first, first]
+                return first
+
+            for number in range(6):
+                await sides[0].append(b"Subject: %d\r\n\r\n" % number)
+            before = await synced()
+            await mail.note_purge(OF_NODE, None)
+            view = await mail.open_mailbox(await mail.folder(OF_NODE, INBOX))
+            await mail.expunge(view, UidSet.of(view.messages))
+            await mail.note_purge(OF_NODE, 7)
+            after = await synced()
+            assert [guid for _, guid, _ in after] == [guid for _, guid, _ in before]
+            await sides[0].expunge(after[2][0])
+            await sides[1].expunge(after[3][0])
+            assert len(await synced()) == 4
 
 
 def test_syncs_before_a_purge_are_forgotten() -> None:
