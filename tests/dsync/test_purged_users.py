@@ -185,6 +185,7 @@ async def test_mail_that_was_purged_comes_back_from_a_dovecot_that_syncs(
         assert folders_at(server) == folders_of(one) == ALL
         assert server.subscriptions(USER) >= {"Work"}
         with logged_in(one) as client:
+            client.select()  # imaplib takes such a command only in the state in which it was first given in the process
             for folder in ("INBOX", "Work"):
                 client.xatom("GETMETADATA", folder, "/private/comment")
                 assert client.response("METADATA")[1] == [f'"{folder}" (/private/comment "kept")'.encode()]
