@@ -148,9 +148,7 @@ class Site:
         url = f"http://127.0.0.1:{self.cluster.nodes[0].ports['http']}/metrics"
         with urllib.request.urlopen(url) as answer:
             metrics = answer.read().decode()
-        return sum(
-            map(float, re.findall(r'^replicator_dovecot_syncs_total\{.*result="done".*\} (\S+)', metrics, re.MULTILINE))
-        )
+        return sum(map(float, _DONE.findall(metrics)))
 
 
 @contextmanager
